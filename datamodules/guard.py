@@ -1,0 +1,141 @@
+"""Which bytes are let in.
+
+Everything that comes from outside passes here before a decoder sees it: member names and sizes
+when a shard is indexed, the kind of file and its pixel count when an image is decoded.  The pixel
+count is read from the header, so a decompression bomb is refused before it takes memory.  Limits
+are arguments; Pillow's global limit is neither used nor changed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from mae.errors import DataError
+
+ImageKind = Literal["jpeg", "png", "tiff"]
+
+# Choice: 10,000 x 10,000 px, a large scan; decoded to 8-bit RGB it takes 300 MB.
+MAX_PIXELS = 100_000_000
+# A decoded image holds at most this many values per pixel of the limit, so 13 bands at 30
+# megapixels pass and a file that declares 60,000 channels does not.
+VALUES_PER_PIXEL = 4
+MAX_MEMBER_BYTES = 2**30
+
+IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "tif", "tiff")
+MEMBER_SUFFIXES = frozenset((*IMAGE_SUFFIXES, "json", "cls"))
+SUFFIX_OF: dict[ImageKind, str] = {"jpeg": "jpg", "png": "png", "tiff": "tif"}
+
+_MAGIC: tuple[tuple[bytes, ImageKind], ...] = (
+    (b"\xff\xd8\xff", "jpeg"),
+    (b"\x89PNG\r\n\x1a\n", "png"),
+    (b"II*\0", "tiff"),
+    (b"MM\0*", "tiff"),
+    (b"II+\0", "tiff"),  # BigTIFF
+    (b"MM\0+", "tiff"),
+)
+_FOREIGN: tuple[tuple[int, bytes, str], ...] = (
+    (0, b"GIF8", "GIF"),
+    (0, b"BM", "BMP"),
+    (8, b"WEBP", "WebP"),
+    (128, b"DICM", "DICOM"),
+    (4, b"jP  ", "JPEG 2000"),
+    (0, b"\xff\x4f\xff\x51", "JPEG 2000"),
+    (0, b"\x93NUMPY", "NumPy"),
+    (0, b"\x89HDF", "HDF5"),
+    (0, b"PK\x03\x04", "zip"),
+    (0, b"\x1f\x8b", "gzip"),
+)
+
+
+class BadImageError(DataError):
+    """One image cannot be used.
+
+    Args:
+        message: The full sentence, with the image's name.
+        reason: A few words, the same for all images with this fault; ledgers count by it.
+    """
+
+    def __init__(self, message: str, *, reason: str = "undecodable"):
+        super().__init__(message)
+        self.reason = reason
+
+
+def sniff(data: bytes, *, what: str) -> ImageKind:
+    """Return the kind of image by its first bytes; names and suffixes are not looked at.
+
+    Args:
+        data: The file's bytes, at least its beginning.
+        what: Name of the image for the message.
+
+    Raises:
+        BadImageError: If the bytes are none of JPEG, PNG, TIFF.
+    """
+    for magic, kind in _MAGIC:
+        if data.startswith(magic):
+            return kind
+    if not data:
+        raise BadImageError(f"{what} is empty (0 bytes); copy it again", reason="empty file")
+    for offset, magic, name in _FOREIGN:
+        if data[offset : offset + len(magic)] == magic:
+            raise BadImageError(
+                f"{what} holds {name} data; allowed: JPEG, PNG, TIFF. Convert it to PNG or TIFF, "
+                f"which keep every level",
+                reason=f"{name} is not supported",
+            )
+    raise BadImageError(
+        f"{what} starts with {data[:4]!r}, which is no image; allowed: JPEG, PNG, TIFF",
+        reason="not an image",
+    )
+
+
+def check_pixels(height: int, width: int, num_channels: int, *, max_pixels: int, what: str) -> None:
+    """Refuse an image whose header declares too many pixels, or none.
+
+    Raises:
+        BadImageError: If the size is zero or above the limit; names the count and the option.
+    """
+    pixels = height * width
+    if pixels <= 0 or num_channels <= 0:
+        raise BadImageError(
+            f"{what} declares {height} x {width} px with {num_channels} channels; at least one "
+            f"pixel and channel are needed",
+            reason="no pixels",
+        )
+    if pixels > max_pixels or pixels * num_channels > VALUES_PER_PIXEL * max_pixels:
+        raise BadImageError(
+            f"{what} declares {height} x {width} px = {pixels:,} px with {num_channels} channels; "
+            f"allowed: max_pixels = {max_pixels:,} px and {VALUES_PER_PIXEL} times as many values. "
+            f"Cut it into tiles, or raise max_pixels if you trust the file",
+            reason="too many pixels",
+        )
+
+
+def check_member(name: str, num_bytes: int, *, is_file: bool, where: str) -> tuple[str, str]:
+    """Split a member's name into key and suffix, refusing what a shard must not hold.
+
+    Args:
+        name: Name in the tar.
+        num_bytes: Size that the header declares.
+        is_file: Whether the member is a regular file.
+        where: Shard and offset for the message.
+
+    Raises:
+        DataError: For links, absolute or upward paths, unknown suffixes, too many bytes.
+    """
+    if not is_file:
+        raise DataError(f"{where}: member {name!r} is no regular file; only files are allowed")
+    parts = name.split("/")
+    if name.startswith("/") or ".." in parts or "\\" in name:
+        raise DataError(f"{where}: member {name!r} points outside the shard; repack it")
+    # WebDataset's rule: the key ends at the first dot of the last part.
+    stem, dot, suffix = parts[-1].partition(".")
+    if not dot or not stem or suffix not in MEMBER_SUFFIXES:
+        raise DataError(
+            f"{where}: member {name!r} has the suffix {suffix!r}; allowed: "
+            f"{', '.join(sorted(MEMBER_SUFFIXES))}. A dot in a key is taken for its suffix"
+        )
+    if num_bytes > MAX_MEMBER_BYTES:
+        raise DataError(
+            f"{where}: member {name!r} has {num_bytes:,} bytes; allowed: {MAX_MEMBER_BYTES:,}"
+        )
+    return "/".join((*parts[:-1], stem)), suffix

@@ -1,0 +1,222 @@
+"""Datasets and samplers between the Plan and a stock torch ``DataLoader``.
+
+A sampler yields one request per batch and the dataset answers with the finished batch, so a batch
+crosses the process border once, as one tensor in the stored depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+from torch.utils.data.distributed import DistributedSampler
+
+from datamodules.augment import Augment, Pixels, eval_view
+from datamodules.guard import BadImageError
+from datamodules.plan import Plan, keyed_words
+from datamodules.records import Record, SplitRecords
+from mae.errors import DataError
+
+Batch = dict[str, Any]
+
+_SUBSTITUTE = 4  # keeps these words apart from the Plan's and the augmentation's
+_NUM_SUBSTITUTES = 8
+
+
+class TrainStream(Dataset[Batch]):
+    """Answers a range of stream positions with a batch of augmented samples.
+
+    Args:
+        records: The train split.
+        plan: Order of the samples.
+        augment: View of each position.
+    """
+
+    def __init__(self, records: SplitRecords, plan: Plan, augment: Augment):
+        self.records, self.plan, self.augment = records, plan, augment
+
+    def __getitem__(self, positions: range) -> Batch:
+        places = self.plan.at(positions.start, len(positions))
+        images: list[Pixels] = []
+        found: list[Record] = []
+        bad: list[tuple[str, str]] = []
+        for position, shard, index in zip(
+            positions, places.shard.tolist(), places.index_in_shard.tolist(), strict=True
+        ):
+            record = self._load(position, shard, index, bad)
+            images.append(
+                self.augment(record.pixels, seed=self.plan.seed, position=position, what=record.key)
+            )
+            found.append(record)
+        batch = collate(images, found, positions, [False] * len(positions))
+        batch["bad"] = bad
+        return batch
+
+    def _load(self, position: int, shard: int, index: int, bad: list[tuple[str, str]]) -> Record:
+        """Load a sample; a broken one is noted and replaced by another, drawn by position."""
+        for attempt in range(_NUM_SUBSTITUTES):
+            try:
+                return self.records.load(shard, index)
+            except BadImageError as error:
+                bad.append((error.reason, str(error)))
+            word = keyed_words(self.plan.seed, position, _SUBSTITUTE, attempt, 0, 1)[0]
+            shard, index = self.records.locate(int(word) % len(self.records))
+        raise DataError(
+            f"position {position} and {_NUM_SUBSTITUTES - 1} substitutes cannot be decoded; the "
+            f"shards are damaged: pack or copy them again. The last: {bad[-1][1]}"
+        )
+
+
+class EvalViews(Dataset[Batch]):
+    """The fixed views of one split, sample by sample, in the order of the shards.
+
+    Each item is a dictionary ``image`` (array, stored depth), ``sample`` (its number), ``key``,
+    ``group``, ``is_padding`` and, where labelled, ``label``.
+
+    Args:
+        records: The split.
+        img_size: ``(height, width)`` of the views.
+    """
+
+    def __init__(self, records: SplitRecords, img_size: tuple[int, int]):
+        self.records, self.img_size = records, img_size
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, number: int) -> Batch:
+        if not 0 <= number < len(self):
+            raise IndexError(f"sample {number} of {len(self)}")  # ends Python's own iteration
+        record = self.records.load(*self.records.locate(number))
+        item: Batch = {
+            "image": eval_view(record.pixels, self.img_size),
+            "sample": number,
+            "key": record.key,
+            "is_padding": False,
+            "group": record.group,
+        }
+        if record.label is not None:
+            item["label"] = record.label
+        return item
+
+    def batch(self, numbers: Sequence[int], is_padding: Sequence[bool] | None = None) -> Batch:
+        """Return several samples as one batch of tensors.
+
+        Args:
+            numbers: Numbers of the samples.
+            is_padding: Which of them stand there only to fill up; none without a value.
+        """
+        records = [self.records.load(*self.records.locate(number)) for number in numbers]
+        images = [eval_view(record.pixels, self.img_size) for record in records]
+        batch = collate(images, records, numbers, is_padding or [False] * len(records))
+        batch["group"] = [record.group for record in records]
+        return batch
+
+
+class EvalBatches(Dataset[Batch]):
+    """Answers an `EvalRequest` with a batch of fixed views."""
+
+    def __init__(self, views: EvalViews):
+        self.views = views
+
+    def __getitem__(self, request: EvalRequest) -> Batch:
+        return self.views.batch(request.numbers, request.is_padding)
+
+
+class EvalRequest(NamedTuple):
+    """Numbers of the samples of one evaluation batch, and which of them only fill up."""
+
+    numbers: list[int]
+    is_padding: list[bool]
+
+
+# Both samplers are DistributedSamplers by name only: they know their rank by value, and Lightning
+# leaves such samplers alone where it would otherwise put its own in their place.
+class StreamSampler(DistributedSampler[range]):
+    """Yields the positions of this rank, one range per micro-batch.
+
+    Args:
+        start: First position of the stream that is still to be read, over all ranks.
+        num_batches: Micro-batches to yield.
+        num_total: Micro-batches of the whole run, which is the length that Lightning sees.
+        batch_size: Images per rank and micro-batch.
+        rank: This rank.
+        world_size: Number of ranks.
+    """
+
+    def __init__(
+        self,
+        *,
+        start: int,
+        num_batches: int,
+        num_total: int,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+    ):
+        self.start, self.num_batches, self.num_total = start, num_batches, num_total
+        self.batch_size, self.rank, self.world_size = batch_size, rank, world_size
+
+    def __len__(self) -> int:
+        return self.num_total
+
+    def __iter__(self) -> Iterator[range]:
+        global_batch = self.batch_size * self.world_size
+        for number in range(self.num_batches):
+            first = self.start + number * global_batch + self.rank * self.batch_size
+            yield range(first, first + self.batch_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing: the position already says which epoch it is."""
+
+
+class EvalSampler(DistributedSampler[EvalRequest]):
+    """Yields every sample exactly once over all ranks; ranks fill up to equal numbers.
+
+    Args:
+        num_samples: Samples of the split.
+        batch_size: Images per rank and batch.
+        rank: This rank.
+        world_size: Number of ranks.
+    """
+
+    def __init__(self, *, num_samples: int, batch_size: int, rank: int, world_size: int):
+        self.total, self.batch_size = num_samples, batch_size
+        self.rank, self.world_size = rank, world_size
+        self.per_rank = -(-num_samples // world_size)
+
+    def __len__(self) -> int:
+        return -(-self.per_rank // self.batch_size)
+
+    def __iter__(self) -> Iterator[EvalRequest]:
+        numbers = range(self.rank, self.per_rank * self.world_size, self.world_size)
+        for start in range(0, self.per_rank, self.batch_size):
+            chunk = numbers[start : start + self.batch_size]
+            yield EvalRequest(
+                [min(number, self.total - 1) for number in chunk],
+                [number >= self.total for number in chunk],
+            )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing: evaluation has one order."""
+
+
+def collate(
+    images: Sequence[Pixels],
+    records: Sequence[Record],
+    numbers: Sequence[int],
+    is_padding: Sequence[bool],
+) -> Batch:
+    """Stack samples; the pixels keep their depth until they are on the device."""
+    batch: Batch = {
+        "image": torch.from_numpy(np.stack(images)),
+        "sample": torch.tensor(numbers, dtype=torch.int64),
+        "key": [record.key for record in records],
+        "is_padding": torch.tensor(is_padding, dtype=torch.bool),
+    }
+    if records[0].label is not None:
+        batch["label"] = torch.tensor([record.label for record in records], dtype=torch.int64)
+    return batch

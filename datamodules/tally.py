@@ -1,0 +1,125 @@
+"""What was measured while packing, put together into a manifest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datamodules.manifest import Manifest
+from datamodules.shardwriter import Kind, LeftOut, ShardResult
+from datamodules.sources import SPLITS
+from datamodules.statistics import ChannelStats
+from mae.errors import DataError
+from mae.spec import ImageSpec
+
+
+@dataclass
+class Tally:
+    """Results of the shards written so far, in their order."""
+
+    results: list[ShardResult] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    def add(self, result: ShardResult) -> None:
+        """Take in one shard; one without samples counts for what it left out."""
+        self.left_out += result.left_out
+        if result.info.num_samples:
+            self.results.append(result)
+
+    def stats(self, splits: Sequence[str]) -> ChannelStats | None:
+        """Return the statistics over these splits; None if they are empty."""
+        merged = None
+        for result in self.results:
+            if result.stats is not None and result.info.split in splits:
+                merged = result.stats if merged is None else merged.merge(result.stats)
+        return merged
+
+
+def build_manifest(
+    tally: Tally, *, classes: tuple[str, ...] | None, options: Mapping[str, Any], source: Path
+) -> tuple[Manifest, list[str]]:
+    """Return the manifest, and sentences that the user should read.
+
+    Args:
+        tally: The shards.
+        classes: Class names, or None.
+        options: What shaped the shards.
+        source: Where the images came from.
+
+    Raises:
+        DataError: If there is no image at all.
+    """
+    results = tally.results
+    notes: list[str] = []
+    stats = tally.stats(["train"])
+    if stats is None:
+        stats = tally.stats(SPLITS)
+        notes.append("there is no train split: mean and std were measured over all images")
+    if stats is None:
+        raise DataError(f"none of the images of {source} could be packed")
+    spec = _spec(stats, results[0].kind, notes)
+    counts: dict[str, dict[str, int]] = {}
+    for result in results:
+        of_split = counts.setdefault(result.info.split, dict.fromkeys(classes or (), 0))
+        for name, n in result.class_counts.items():
+            of_split[name] += n
+    if classes:
+        notes += class_notes(classes, counts)
+    manifest = Manifest(
+        spec=spec,
+        shard_list=tuple(result.info for result in results),
+        classes=classes,
+        class_counts=counts if classes else {},
+        num_bytes_images=sum(result.num_bytes_images for result in results),
+        min_size=(min(r.min_size[0] for r in results), min(r.min_size[1] for r in results)),
+        max_size=(max(r.max_size[0] for r in results), max(r.max_size[1] for r in results)),
+        left_out=dict(sorted(Counter(entry.reason for entry in tally.left_out).items())),
+        options=options,
+        source=str(source),
+    )
+    return manifest, notes
+
+
+def _spec(stats: ChannelStats, kind: Kind, notes: list[str]) -> ImageSpec:
+    names = {1: ("gray",), 3: ("red", "green", "blue")}.get(
+        kind.num_channels, tuple(f"band{i + 1}" for i in range(kind.num_channels))
+    )
+    std = stats.std
+    for name, value, spread in zip(names, stats.mean, std, strict=True):
+        if not spread > 0:
+            notes.append(f"channel {name} is {value:g} everywhere; its std is taken as 1")
+    dtype = np.dtype(kind.dtype)
+    if dtype.kind == "f":
+        value_range = (float(stats.low.min()), float(stats.high.max()))
+    else:
+        value_range = (float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
+    return ImageSpec(
+        channels=names,
+        dtype=kind.dtype,
+        mean=tuple(stats.mean.tolist()),
+        std=tuple(np.where(std > 0, std, 1.0).tolist()),
+        value_range=value_range,
+    )
+
+
+def class_notes(classes: Sequence[str], counts: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    """Yield a sentence for each class or split that is missing.
+
+    Args:
+        classes: Class names.
+        counts: Samples by split and class name.
+    """
+    if len(classes) == 1:
+        yield f"all images have the label {classes[0]!r}: with one class nothing can be learned"
+    for split, of_split in counts.items():
+        missing = [name for name in classes if not of_split[name]]
+        if missing:
+            yield f"split {split} has no image of: {', '.join(missing)}"
+    for split in ("val", "test"):
+        if split not in counts:
+            yield f"split {split} is empty; give {split}_fraction, or a split column or folders"

@@ -1,0 +1,1 @@
+"""One small file per verb: parse, call the library, print."""

@@ -1,0 +1,1 @@
+"""Reading frozen encoders: features, heads, baselines, intervals, and the probe built from them."""

@@ -1,0 +1,51 @@
+"""The reconstruction loss, on removed patches only.
+
+Source: He et al. 2022 (arXiv:2111.06377), section 3 "Reconstruction target"; unbiased variance and
+epsilon 1e-6 as in the released models.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+NORM_PIX_EPS = 1e-6
+
+
+def patch_statistics(
+    patches: Float[Tensor, "*batch patch_dim"],
+) -> tuple[Float[Tensor, "*batch 1"], Float[Tensor, "*batch 1"]]:
+    """Return mean and standard deviation of each patch over all its pixels and channels jointly.
+
+    Statistics are taken in at least float32, whatever autocast says.  The standard deviation is
+    ``sqrt(unbiased variance + 1e-6)``, so that constant patches give a target of exactly 0.
+    """
+    patches = patches.to(torch.promote_types(patches.dtype, torch.float32))
+    std = (patches.var(dim=-1, keepdim=True, unbiased=True) + NORM_PIX_EPS).sqrt()
+    # The mean of equal numbers may round away from them, and epsilon would blow that up a
+    # thousandfold: taken relative to the first value it cannot.
+    first = patches[..., :1]
+    return first + (patches - first).mean(dim=-1, keepdim=True), std
+
+
+def reconstruction_target(
+    patches: Float[Tensor, "*batch patch_dim"], *, norm_pix_loss: bool
+) -> Float[Tensor, "*batch patch_dim"]:
+    """Return what the decoder should predict: the pixels, or each patch normalised by itself."""
+    if not norm_pix_loss:
+        return patches.to(torch.promote_types(patches.dtype, torch.float32))
+    mean, std = patch_statistics(patches)
+    return (patches.to(mean.dtype) - mean) / std
+
+
+def reconstruction_loss(
+    pred: Float[Tensor, "*batch patch_dim"], target: Float[Tensor, "*batch patch_dim"]
+) -> Float[Tensor, ""]:
+    """Return the mean squared error over all removed patches of the batch.
+
+    Both arguments hold removed patches only.  As all patches have equally many pixels, the mean
+    of the patches' means is the mean over everything.
+    """
+    with torch.autocast(device_type=pred.device.type, enabled=False):
+        return (pred.to(target.dtype) - target).square().mean()

@@ -1,0 +1,300 @@
+"""What the page says, section by section, as plain values for the template.
+
+Every function takes what `collect` found and returns None where the run has nothing to say.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from math import isfinite
+from statistics import median
+from typing import Any
+
+from markupsafe import Markup
+
+from mae.evaluate.result import BudgetResult, Difference, ProbeResult
+from mae.report.charts import Interval, Line, interval_chart, line_chart, thin
+from mae.report.collect import Export, Picture, RunFiles, Series
+
+Rows = list[tuple[str, str]]
+
+# Which colour a source of features gets in charts and tables.
+STYLES = {"majority": "plain", "pixels": "plain", "colour": "plain", "random": "random"}
+# The baselines of the loss, by the names that a run logs.
+BASELINES = {"predict_zero": "predict zero", "predict_patch_mean": "predict the patch mean"}
+
+
+def number(value: float | int | None, digits: int = 4) -> str:
+    """Write a number for a reader: whole numbers grouped, others with `digits` significant."""
+    if value is None:
+        return ""
+    if isinstance(value, int) or (isfinite(value) and value == int(value) and abs(value) < 1e15):
+        return f"{int(value):,}"
+    return f"{value:.{digits}g}"
+
+
+def percent(share: float) -> str:
+    """Write a share in [0, 1] in percent with one decimal."""
+    return f"{100 * share:.1f}"
+
+
+def model_sentence(files: RunFiles) -> str | None:
+    """Describe the architecture in one sentence, from the configuration."""
+    model = (files.config or {}).get("model")
+    needed = ("img_size", "patch_size", "embed_dim", "depth", "num_heads")
+    if not isinstance(model, Mapping) or any(key not in model for key in needed):
+        return None
+    sentence = (
+        f"Masked autoencoder on images of {_size(model['img_size'])} px: ViT encoder of "
+        f"{model['depth']} blocks, width {model['embed_dim']}, {model['num_heads']} heads and "
+        f"patches of {_size(model['patch_size'])} px"
+    )
+    if "decoder_depth" in model and "decoder_embed_dim" in model:
+        sentence += (
+            f"; decoder of {model['decoder_depth']} blocks, width {model['decoder_embed_dim']}"
+        )
+    if "mask_ratio" in model:
+        sentence += f"; {number(100 * model['mask_ratio'])} % of the patches removed"
+    return sentence + "."
+
+
+def facts(files: RunFiles) -> Rows:
+    """Return the handful of numbers that stand at the top."""
+    rows: Rows = []
+    steps = [step for series in files.metrics.values() for step in series]
+    if steps:
+        rows.append(("last step logged", f"{max(steps):,}"))
+    loss = files.metrics.get("val/loss")
+    if loss:
+        first, *_, last = [*loss.values()] * 2
+        rows.append(("loss on fixed masks", f"{first:.3f} → {last:.3f}"))
+    speed = files.metrics.get("train/images_per_s")
+    if speed:
+        rows.append(("images per second, median", f"{median(speed.values()):,.0f}"))
+    seconds = [start["seconds"] for start in _starts(files) if "seconds" in start]
+    if seconds:
+        rows.append(("time", duration(sum(seconds))))
+    memory = [start["peak_memory_mib"] for start in _starts(files) if "peak_memory_mib" in start]
+    if memory:
+        rows.append(("peak memory", f"{max(memory):,.0f} MiB"))
+    return rows
+
+
+def duration(seconds: float) -> str:
+    """Write a time in the two largest units that it fills."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def loss_section(files: RunFiles) -> dict[str, Any] | None:
+    """Return the loss chart, its legend and the table behind it."""
+    train, val = (files.metrics.get(name, {}) for name in ("train/loss", "val/loss"))
+    curve, bin_size = thin(list(train.items()))
+    fixed, _ = thin(list(val.items()), at_most=len(val) or 1)
+    lines = [
+        Line(name=name, points=points, style=style)
+        for name, points, style in (
+            ("training", curve, "train"),
+            ("validation, fixed masks", fixed, "val"),
+        )
+        if points
+    ]
+    if not lines:
+        return None
+    references = _loss_references(files.metrics)
+    said = [f"{line.name}: {line.points[0][1]:.3f} to {line.points[-1][1]:.3f}" for line in lines]
+    said += [f"{name}: {value:.3f}" for name, value in references.items()]
+    return {
+        "chart": line_chart(
+            lines,
+            references=references,
+            x_label="optimizer steps",
+            y_label="loss on removed patches",
+            description="Loss over optimizer steps. " + "; ".join(said) + ".",
+        ),
+        "lines": lines,
+        "bin_size": bin_size,
+        "num_left_out": sum(not isfinite(y) for series in (train, val) for y in series.values()),
+        "table": [(f"{step:,}", f"{value:.4f}") for step, value in val.items()],
+    }
+
+
+def probe_section(probe: ProbeResult) -> dict[str, Any]:
+    """Return the verdict sentences, and per label budget a chart and a table."""
+    return {
+        "sentences": probe.sentences,
+        "budgets": [_budget(budget) for budget in probe.budgets],
+        "num_classes": len(probe.classes),
+        "probe": probe,
+        "seconds": duration(probe.seconds + probe.extraction_seconds),
+    }
+
+
+def picture(found: Picture) -> dict[str, Any]:
+    """Return a picture as a data URI with its words."""
+    numbers = found.numbers or {}
+    said = " ".join(numbers.get("sentences", ()))
+    title = str(numbers.get("title", found.name))
+    return {
+        "uri": Markup("data:image/png;base64,") + base64.b64encode(found.png).decode(),
+        "title": title,
+        "caption": said,
+        "alarms": [
+            *(["Uses the target's statistics."] if numbers.get("statistics") == "target" else []),
+            *([numbers["warning"]] if numbers.get("warning") else []),
+        ],
+        "alt": (
+            f"{title}. One row per image, from left to right: input, visible patches, "
+            f"reconstruction, error. {said or 'No numbers lie beside this picture.'}"
+        ),
+        "images": numbers.get("images", ()),
+    }
+
+
+def export_rows(exports: Iterable[Export]) -> list[dict[str, str]]:
+    """Return one row per export and kind of images that were compared."""
+    rows = []
+    for export in exports:
+        parity = export.parity or {}
+        for kind, measured in parity.get("compared", {}).items():
+            worst = max(measured["max_abs_difference"].values())
+            rows.append(
+                {
+                    "name": export.name,
+                    "images": f"{measured['num_images']:,} {kind}",
+                    "difference": f"{worst:.2g}",
+                    "tolerance": f"{parity['tolerance']:g}",
+                    "holds": "yes" if worst <= parity["tolerance"] else "no",
+                    "loaded_by": str(parity.get("loaded_by", "")),
+                }
+            )
+    return rows
+
+
+def data_section(files: RunFiles) -> dict[str, Any] | None:
+    """Return what the manifest says about the images."""
+    manifest = files.manifest
+    if manifest is None:
+        return None
+    spec = manifest.get("spec", {})
+    splits: dict[str, int] = {}
+    for shard in manifest.get("shards", ()):
+        splits[shard["split"]] = splits.get(shard["split"], 0) + shard["num_samples"]
+    rows: Rows = [("source", str(manifest.get("source", ""))), ("shards", str(files.data_dir))]
+    rows += [(f"images, {split}", f"{count:,}") for split, count in splits.items()]
+    rows.append(("pixels", f"{spec.get('dtype', '')} {spec.get('unit', '')}".strip()))
+    rows += [(f"left out: {why}", f"{n:,}") for why, n in manifest.get("left_out", {}).items()]
+    channels = zip(
+        *(spec.get(key, ()) for key in ("channels", "mean", "std")),
+        strict=False,  # a damaged manifest shows what it has
+    )
+    return {
+        "rows": [row for row in rows if row[1]],
+        "channels": [(name, number(mean), number(std)) for name, mean, std in channels],
+    }
+
+
+def environment_section(files: RunFiles) -> list[Rows] | None:
+    """Return the facts about each start of the run, nested values written out."""
+    starts = _starts(files)
+    if not starts:
+        return [flatten(files.environment)] if files.environment else None
+    return [flatten(start) for start in starts]
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Rows:
+    """Return nested settings as (dotted name, value) rows."""
+    rows: Rows = []
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            rows += flatten(value, f"{name}.")
+        elif isinstance(value, list):
+            separator = " " if key == "command" else ", "
+            rows.append((name, separator.join(map(str, value)) or "none"))
+        else:
+            rows.append((name, "none" if value in (None, {}, "") else str(value)))
+    return rows
+
+
+def _starts(files: RunFiles) -> list[Mapping[str, Any]]:
+    starts = (files.environment or {}).get("starts", ())
+    return [start for start in starts if isinstance(start, Mapping)]
+
+
+def _loss_references(metrics: Mapping[str, Series]) -> dict[str, float]:
+    """Return the losses of trivial answers; equal ones (with norm_pix_loss) share a line."""
+    references: dict[str, float] = {}
+    for key, words in BASELINES.items():
+        series = metrics.get(f"val/{key}") or metrics.get(f"baseline/{key}")
+        if not series:
+            continue
+        value = [*series.values()][-1]
+        twin = next((name for name, other in references.items() if abs(other - value) < 1e-4), None)
+        if twin is not None:
+            references[f"{twin} or {words.removeprefix('predict ')}"] = references.pop(twin)
+        else:
+            references[words] = value
+    return {name: value for name, value in references.items() if isfinite(value)}
+
+
+def _budget(budget: BudgetResult) -> dict[str, Any]:
+    intervals = [
+        Interval(
+            name=row.name,
+            value=100 * row.balanced_accuracy,
+            low=100 * row.interval.low,
+            high=100 * row.interval.high,
+            style=STYLES.get(row.source, "mae"),
+        )
+        for row in budget.rows
+    ]
+    said = "; ".join(
+        f"{row.name} {row.value:.1f}, from {row.low:.1f} to {row.high:.1f}" for row in intervals
+    )
+    return {
+        "title": f"{budget.num_labels:,} labels",
+        "budget": budget.budget,
+        "simple": budget.simple,
+        "notes": budget.notes,
+        "chart": interval_chart(
+            intervals,
+            x_label="balanced accuracy, %",
+            description=f"Balanced accuracy in percent with 95 % intervals: {said}.",
+        ),
+        "rows": [
+            {
+                "name": row.name,
+                "style": STYLES.get(row.source, "mae"),
+                "value": percent(row.balanced_accuracy),
+                "interval": f"{percent(row.interval.low)} to {percent(row.interval.high)}",
+                "vs_random": _difference(row.vs_random),
+                "vs_simple": _difference(row.vs_simple),
+                "notes": [
+                    *([f"{row.setting} {number(row.chosen)}"] if row.chosen is not None else []),
+                    *row.notes,
+                ],
+            }
+            for row in budget.rows
+        ],
+    }
+
+
+def _difference(difference: Difference | None) -> dict[str, str] | None:
+    if difference is None:
+        return None
+    low, high = difference.interval.low, difference.interval.high
+    return {
+        "value": f"{100 * difference.estimate:+.1f}",
+        "interval": f"{100 * low:+.1f} to {100 * high:+.1f}",
+        "verdict": difference.verdict,
+    }
+
+
+def _size(side: Any) -> str:
+    return "x".join(map(str, side)) if isinstance(side, list | tuple) else str(side)

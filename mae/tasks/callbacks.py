@@ -1,0 +1,153 @@
+"""What happens beside the steps of a run: progress, speed, and the end of a diverged one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mae.errors import DivergedError
+from mae.tasks.checkpoints import Checkpoints
+
+SPEED_WINDOW = 50  # batches
+REFRESH_S = 0.5
+LINE_EVERY_S = 15.0  # without a terminal a progress bar becomes a line now and then
+
+
+class RunProgress(Callback):
+    """Show loss, images/s and time left; log ``train/images_per_s``.
+
+    Images are counted once, however many masks each gets.  The loss is fetched from the device
+    when the display is refreshed, not at every step.
+    """
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, int]] = deque(maxlen=SPEED_WINDOW + 1)
+        self._images = 0
+        self._shown_at = 0.0
+        self._bar: Progress | None = None
+        self._task: Any = None
+
+    @property
+    def images_per_s(self) -> float:
+        """Images per second over the last batches; 0 before there are two."""
+        if len(self._marks) < 2:
+            return 0.0
+        (start, first), (end, last) = self._marks[0], self._marks[-1]
+        return (last - first) / max(end - start, 1e-9)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Open the bar."""
+        del pl_module
+        self._shown_at = time.monotonic()
+        if trainer.is_global_zero and sys.stderr.isatty():
+            self._bar = _progress_bar()
+            self._bar.start()
+            total = trainer.num_training_batches
+            self._task = self._bar.add_task("training", total=total, speed="")
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count, log the speed, refresh."""
+        self._images += len(batch["image"]) * trainer.world_size
+        now = time.monotonic()
+        self._marks.append((now, self._images))
+        pl_module.log("train/images_per_s", self.images_per_s)
+        interval = REFRESH_S if self._bar else LINE_EVERY_S
+        is_last = batch_idx + 1 == trainer.num_training_batches
+        if trainer.is_global_zero and (now - self._shown_at >= interval or is_last):
+            self._shown_at = now
+            # Lightning hands over the loss divided by the accumulation.
+            loss = float(outputs["loss"]) * trainer.accumulate_grad_batches
+            self._show(trainer, loss, batch_idx + 1)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave validation out of the speed."""
+        del trainer, pl_module
+        self._marks.clear()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Close the bar."""
+        del trainer, pl_module
+        self._close()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Close the bar, so that the message stands below it."""
+        del trainer, pl_module, exception
+        self._close()
+
+    def _close(self) -> None:
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
+
+    def _show(self, trainer: Trainer, loss: float, batches: int) -> None:
+        speed = f"loss {loss:.4f}  {self.images_per_s:,.0f} images/s"
+        if self._bar:
+            self._bar.update(self._task, completed=batches, speed=speed)
+            return
+        total = int(trainer.num_training_batches)
+        left = (total - batches) * _seconds_per_batch(self._marks)
+        print(
+            f"batch {batches:,}/{total:,}  {speed}  {left:,.0f} s left", file=sys.stderr, flush=True
+        )
+
+
+def _seconds_per_batch(marks: deque[tuple[float, int]]) -> float:
+    """Return the seconds between two marks, 0 before there are two."""
+    return (marks[-1][0] - marks[0][0]) / (len(marks) - 1) if len(marks) > 1 else 0.0
+
+
+def _progress_bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[speed]}"),
+        TimeRemainingColumn(),
+    )
+
+
+class StopWhenDiverged(Callback):
+    """End the run when the loss is no longer finite, before such weights are saved.
+
+    The loss is looked at on steps that log or save, so that other steps don't wait for the device.
+
+    Args:
+        checkpoints: Stands after this callback in the trainer's list.
+        log_every_n_steps: Steps between two lines of the log.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, *, log_every_n_steps: int) -> None:
+        self.checkpoints = checkpoints
+        self.log_every_n_steps = log_every_n_steps
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Look at the loss now and then.
+
+        Raises:
+            DivergedError: With step, lr, and where the last checkpoint is.
+        """
+        del pl_module, batch, batch_idx
+        step = trainer.global_step
+        if step % self.log_every_n_steps and step % self.checkpoints.every_n_steps:
+            return
+        if torch.isfinite(outputs["loss"]):
+            return
+        newest = self.checkpoints.newest or "none yet"
+        lr = max(group["lr"] for group in trainer.optimizers[0].param_groups)
+        raise DivergedError(
+            f"the loss is {float(outputs['loss'])} at step {step} (lr {lr:.3g}); training only "
+            f"goes on from finite numbers: lower optim.blr, set trainer.gradient_clip_val 1.0, or "
+            f"look for broken pixels in the data; last good checkpoint: {newest}"
+        )
