@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from lightning.pytorch.utilities import rank_zero_info
-from torch.utils.data import DataLoader
 
 from datamodules.augment import Crop, Flips
 from datamodules.guard import MAX_PIXELS
-from datamodules.loading import Batch
+from datamodules.loading import BatchLoader
 from datamodules.pack import PackSummary, pack_into_cache
 from datamodules.tally import class_notes
 from datamodules.unlabeled import UnlabeledShards
@@ -128,7 +127,7 @@ class LabeledShards(UnlabeledShards):
         """Sentences about classes that are missing from a split, or are alone."""
         return tuple(class_notes(self.classes, self.class_counts))
 
-    def test_dataloader(self) -> DataLoader[Batch] | list[Any]:
+    def test_dataloader(self) -> BatchLoader | list[Any]:
         """Return the loader over the fixed views of the test split; nothing if there is none."""
         return self._eval_loader("test") if "test" in self.manifest.splits else []
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.distributed import DistributedSampler
 
 from datamodules.augment import Augment, Pixels, eval_view
@@ -219,4 +219,49 @@ def collate(
     }
     if records[0].label is not None:
         batch["label"] = torch.tensor([record.label for record in records], dtype=torch.int64)
+    return batch
+
+
+class BatchLoader(DataLoader[Batch]):
+    """A stock loader for datasets that answer with whole batches.
+
+    Lightning calls a run resumable if its loader has a state.  This one has none of its own: the
+    position lives in the data module, which makes the loader start there.
+
+    Args:
+        dataset: Answers the sampler's requests.
+        sampler: Yields one request per batch.
+        num_workers: Processes that read and decode.
+        multiprocessing_context: How they start.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Batch],
+        sampler: Sampler[Any],
+        *,
+        num_workers: int,
+        multiprocessing_context: str | None,
+    ):
+        super().__init__(
+            dataset,
+            batch_size=None,
+            sampler=sampler,
+            num_workers=num_workers,
+            collate_fn=unchanged,
+            pin_memory=torch.cuda.is_available(),
+            persistent_workers=num_workers > 0,
+            multiprocessing_context=multiprocessing_context if num_workers else None,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: see the class."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Do nothing: see the class."""
+
+
+def unchanged(batch: Any) -> Any:
+    """Return the batch; stands here so that workers import no Lightning to find it."""
     return batch

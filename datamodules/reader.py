@@ -64,8 +64,9 @@ class ShardReader:
         block = os.pread(opened.descriptor, end - begin, begin)
         if len(block) != end - begin:
             raise DataError(
-                f"shard {self.path(shard)} ends at byte {begin + len(block):,}, but sample {index} "
-                f"reaches to {end:,}; the file was cut while it was open: copy it again"
+                f"shard {self.path(shard)} gave {len(block):,} bytes for sample {index} at byte "
+                f"{begin:,}, {end - begin:,} expected; the file was cut while it was open: copy it "
+                f"again"
             )
         members = {
             suffix.decode(): block[offset - begin : offset - begin + size]

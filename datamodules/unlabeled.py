@@ -10,18 +10,20 @@ Source of the hook order: Lightning 2.6, ``_TrainingEpochLoop.advance``.
 from __future__ import annotations
 
 import math
+import warnings
 from collections import Counter
 from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
 from datamodules.augment import Augment, Crop, Flips
 from datamodules.guard import MAX_PIXELS
 from datamodules.loading import (
     Batch,
+    BatchLoader,
     EvalBatches,
     EvalSampler,
     EvalViews,
@@ -134,7 +136,7 @@ class UnlabeledShards(LightningDataModule):
         del stage
         self.manifest.verify_sizes(self.manifest.shard_list)
 
-    def train_dataloader(self) -> DataLoader[Batch]:
+    def train_dataloader(self) -> BatchLoader:
         """Return the loader over what is left of the run; its length is the whole run."""
         total = self.num_batches
         sampler = StreamSampler(
@@ -147,9 +149,13 @@ class UnlabeledShards(LightningDataModule):
         )
         return self._loader(TrainStream(self._train, self.plan, self.augment), sampler)
 
-    def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
+    def val_dataloader(self) -> BatchLoader | list[Any]:
         """Return the loader over the fixed views of the val split; nothing if there is none."""
-        return self._eval_loader("val") if "val" in self.manifest.splits else []
+        if "val" in self.manifest.splits:
+            return self._eval_loader("val")
+        # Lightning asks whether an empty list was meant; it was.
+        warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
+        return []
 
     def dataset(self, split: str) -> EvalViews:
         """Return the fixed views of one split as a map-style dataset.
@@ -187,6 +193,7 @@ class UnlabeledShards(LightningDataModule):
         return {
             "samples_consumed": self.samples_consumed,
             "batches_consumed": self.batches_consumed,
+            "accumulate_grad_batches": self._accumulate,
             "fingerprint": self.fingerprint(),
         }
 
@@ -195,7 +202,16 @@ class UnlabeledShards(LightningDataModule):
 
         Raises:
             DataError: If data, seed or window differ from the checkpoint's; it names them.
+            ConfigError: If the accumulation differs: Lightning counts micro-batches, so the steps
+                that are left would be counted wrongly.
         """
+        before = state_dict["accumulate_grad_batches"]
+        if before != self._accumulate:
+            raise ConfigError(
+                f"accumulate_grad_batches was {before} in the checkpoint and is "
+                f"{self._accumulate} now; continue with {before} (the number of devices and "
+                f"data.batch_size may change), or start a new run from its weights"
+            )
         theirs, ours = state_dict["fingerprint"], self.fingerprint()
         differing = [name for name in ours if theirs.get(name) != ours[name]]
         if differing:
@@ -217,14 +233,17 @@ class UnlabeledShards(LightningDataModule):
     @property
     def num_batches(self) -> int:
         """Micro-batches of the whole run per device, a multiple of ``accumulate_grad_batches``."""
-        accumulate = self.trainer.accumulate_grad_batches if self.trainer is not None else 1
         if self.steps is not None:
-            return self.steps * accumulate
+            return self.steps * self._accumulate
         wanted = self.samples or math.ceil((self.epochs or 0) * self.plan.num_samples)
         left = max(wanted - self.samples_consumed, 0)
         # What was consumed may have come in batches of another size.
         batches = self.batches_consumed + math.ceil(left / (self.batch_size * self._world_size))
-        return math.ceil(batches / accumulate) * accumulate
+        return math.ceil(batches / self._accumulate) * self._accumulate
+
+    @property
+    def _accumulate(self) -> int:
+        return self.trainer.accumulate_grad_batches if self.trainer is not None else 1
 
     @property
     def _rank(self) -> int:
@@ -234,7 +253,7 @@ class UnlabeledShards(LightningDataModule):
     def _world_size(self) -> int:
         return self.trainer.world_size if self.trainer is not None else 1
 
-    def _eval_loader(self, split: str) -> DataLoader[Batch]:
+    def _eval_loader(self, split: str) -> BatchLoader:
         views = self.dataset(split)
         sampler = EvalSampler(
             num_samples=len(views),
@@ -244,17 +263,12 @@ class UnlabeledShards(LightningDataModule):
         )
         return self._loader(EvalBatches(views), sampler)
 
-    def _loader(self, dataset: Dataset[Batch], sampler: Sampler[Any]) -> DataLoader[Batch]:
-        workers = self.num_workers
-        return DataLoader(
+    def _loader(self, dataset: Dataset[Batch], sampler: Sampler[Any]) -> BatchLoader:
+        return BatchLoader(
             dataset,
-            batch_size=None,  # the dataset answers with whole batches
-            sampler=sampler,
-            num_workers=workers,
-            collate_fn=_unchanged,
-            pin_memory=torch.cuda.is_available(),
-            persistent_workers=workers > 0,
-            multiprocessing_context=self.multiprocessing_context if workers else None,
+            sampler,
+            num_workers=self.num_workers,
+            multiprocessing_context=self.multiprocessing_context,
         )
 
     def _count_bad(self, found: list[tuple[str, str]]) -> None:
@@ -304,7 +318,3 @@ def _check_positive(module: object, *names: str) -> None:
         value = getattr(module, name)
         if value <= 0:
             raise ConfigError(f"{name} is {value}; allowed: above 0")
-
-
-def _unchanged(batch: Any) -> Any:
-    return batch

@@ -85,6 +85,8 @@ def _run(verb: str, arguments: list[str]) -> int:
     except MAEError as error:
         _complain(str(error))
         return EXIT_ERROR
+    except SystemExit as ended:  # argparse, after --help or a wrong usage
+        return ended.code if isinstance(ended.code, int) else 0
     except KeyboardInterrupt as error:
         _complain(str(error) or f"mae {verb} was interrupted")
         return EXIT_INTERRUPTED

@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch.cli import LightningArgumentParser
 
 from datamodules import UnlabeledShards
-from mae.commands.run_directory import (
-    CONFIG_FILE,
-    RunStart,
-    choose_run,
-    update_environment,
-    write_environment,
-)
-from mae.commands.training import (
-    TrainingCLI,
-    own_options,
-    quiet_lightning,
-    report_changes,
-    split_arguments,
-)
+from mae.commands.run_directory import CONFIG_FILE, RunStart, choose_run
+from mae.commands.training import TrainingCLI, fit, own_options, split_arguments
 from mae.errors import ConfigError
 from mae.recipe import find_recipe
 from mae.tasks.metrics_log import MetricsLog
 from mae.tasks.pretrain import PretrainTask
-from mae.weights import init_from, read_checkpoint, save_encoder
+from mae.weights import init_from, save_encoder
+
+if TYPE_CHECKING:
+    from datamodules.pack import PackSummary
 
 EPILOG = """\
 Every key of the recipe is a flag: --model.mask_ratio 0.6 --model.optim.blr 3e-4
 --data.batch_size 32 --trainer.precision bf16-mixed --trainer.accumulate_grad_batches 4
 --checkpoint.every_n_steps 1000
 """
+
+
+class PretrainCLI(TrainingCLI):
+    """Parser of ``mae pretrain``: one seed and one image size for model and data."""
+
+    def link(self, parser: LightningArgumentParser) -> None:
+        """Let the seed key the masks, and the model's size be that of the views."""
+        parser.link_arguments("seed_everything", "model.seed")
+        parser.link_arguments("model.img_size", "data.img_size")
 
 
 def pretrain(arguments: Sequence[str]) -> Path:
@@ -53,22 +52,15 @@ def pretrain(arguments: Sequence[str]) -> Path:
     name = Path(options.recipe).stem if options.recipe else "run"
     start = choose_run(out=options.out, resume=options.resume, name=name)
     cli = _configure(options, flags, start)
-    task, data, trainer = cli.model, cli.datamodule, cli.trainer
-    task.recipe = options.recipe or ""
-
-    if start.checkpoint:
-        step = int(read_checkpoint(start.checkpoint, verify=False)["global_step"])
-        print(f"going on from {start.checkpoint} (step {step:,})")
-        MetricsLog(start.directory).drop_after(step)
-    elif options.init_weights:
-        print(init_from(options.init_weights, task.model, spec=data.spec))
-
-    config = start.directory / CONFIG_FILE
-    if start.checkpoint:
-        report_changes(config.read_text(encoding="utf-8"), cli.resolved_config())
-    config.write_text(cli.resolved_config(), encoding="utf-8")
-    write_environment(start.directory, ["pretrain", *arguments])
-    _fit(task, data, trainer, start)
+    cli.model.recipe = options.recipe or ""
+    if start.checkpoint is None:
+        MetricsLog(start.directory).drop_after(-1)  # a start that never reached a checkpoint
+        if options.init_weights:
+            print(init_from(options.init_weights, cli.model.model, spec=cli.datamodule.spec))
+        _say_trivial_losses(cli)
+    seconds = fit(cli, start, arguments=["pretrain", *arguments])
+    if cli.trainer.is_global_zero:
+        _hand_over(cli, start.directory, seconds)
     return start.directory
 
 
@@ -90,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _configure(options: argparse.Namespace, flags: list[str], start: RunStart) -> TrainingCLI:
+def _configure(options: argparse.Namespace, flags: list[str], start: RunStart) -> PretrainCLI:
     """Resolve all sources of settings: recipe or the run's own file, then files, then flags."""
     if options.data and options.images:
         raise ConfigError("--data and --images exclude each other; give shards or images")
@@ -99,73 +91,42 @@ def _configure(options: argparse.Namespace, flags: list[str], start: RunStart) -
             "--init-weights starts a new run and --resume goes on with one; give one of them"
         )
     own = start.directory / CONFIG_FILE
-    if own.is_file():
-        base = own
-    elif options.recipe:
-        base = find_recipe(options.recipe)
-    else:
+    if not own.is_file() and not options.recipe:
         raise ConfigError("name a recipe (mae recipes list), or a run with --resume")
-    args = ["--config", str(base)]
+    args = ["--config", str(own if own.is_file() else find_recipe(options.recipe))]
     for path in options.config:
         args += ["--config", path]
-    shards = options.data or (options.images and str(_pack_images(Path(options.images))))
+    shards = _pack_images(options.images) if options.images else options.data
     if shards:
-        args += ["--data.data_dir", shards]
-    quiet_lightning()
-    return TrainingCLI(PretrainTask, UnlabeledShards, args=args + flags, run_dir=start.directory)
+        args += ["--data.data_dir", str(Path(shards).absolute())]
+    return PretrainCLI(
+        PretrainTask,
+        UnlabeledShards,
+        args=args + flags,
+        run_dir=start.directory,
+        own=own_options(_parser()),
+    )
 
 
-def _pack_images(images: Path) -> Path:
+def _pack_images(images: str) -> Path:
     from datamodules.pack import pack_into_cache
+    from mae.commands.pack import describe
 
-    shards = pack_into_cache(images)
-    print(f"images of {images} are packed in {shards}")
+    def say(summary: PackSummary) -> None:
+        print(*describe(summary)[:-1], sep="\n")  # the last line says to pretrain
+
+    shards = pack_into_cache(images, on_packed=say)
+    print(f"the images of {images} are packed in {shards}")
     return shards
 
 
-def _fit(task: PretrainTask, data: UnlabeledShards, trainer: Trainer, start: RunStart) -> None:
-    """Measure, train, and leave final checkpoint and encoder."""
-    began = time.monotonic()
-    if start.checkpoint is None:
-        _say_trivial_losses(task, data, trainer)
-    try:
-        trainer.fit(task, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
-    except SystemExit as error:  # Lightning's answer to Ctrl-C
-        raise KeyboardInterrupt(_how_to_go_on(start.directory)) from error
-    if trainer.interrupted:
-        raise KeyboardInterrupt(_how_to_go_on(start.directory))
-    if not trainer.is_global_zero:
-        return
-    info = {
-        "step": trainer.global_step,
-        "samples_seen": task.samples_seen,
-        "recipe": task.recipe,
-        "data_digest": data.manifest.digest,
-    }
-    encoder = save_encoder(
-        start.directory / "encoder" / "encoder.safetensors",
-        task.model.encoder,
-        task.image_spec,
-        info=info,
-    )
-    seconds = time.monotonic() - began
-    update_environment(
-        start.directory, seconds=round(seconds, 1), peak_memory_mib=round(_peak_memory_mib())
-    )
-    print(
-        f"{trainer.global_step:,} steps, {task.samples_seen:,} images, {seconds:,.0f} s\n"
-        f"encoder: {encoder}\n"
-        f"next: mae probe {start.directory} --data LABELLED_SHARDS"
-    )
-
-
-def _say_trivial_losses(task: PretrainTask, data: UnlabeledShards, trainer: Trainer) -> None:
+def _say_trivial_losses(cli: TrainingCLI) -> None:
     """Validate once before the first step, so that later losses mean something."""
-    if "val" not in data.manifest.splits:
-        print("no val split in the shards: no loss on fixed masks (mae pack --val-fraction 0.02)")
+    if "val" not in cli.datamodule.manifest.splits:
+        print("no val split in the shards: no loss on fixed masks (mae pack --val_fraction 0.02)")
         return
-    trainer.validate(task, datamodule=data, verbose=False)
-    values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    cli.trainer.validate(cli.model, datamodule=cli.datamodule, verbose=False)
+    values = {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
     print(
         f"validation loss before training {values['val/loss']:.4f}; "
         f"predicting 0: {values['val/predict_zero']:.4f}; "
@@ -173,13 +134,20 @@ def _say_trivial_losses(task: PretrainTask, data: UnlabeledShards, trainer: Trai
     )
 
 
-def _how_to_go_on(run: Path) -> str:
-    return f"interrupted; go on from the last checkpoint with: mae pretrain --resume {run}"
-
-
-def _peak_memory_mib() -> float:
-    if torch.cuda.is_available():
-        return float(torch.cuda.max_memory_allocated()) / 2**20
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def _hand_over(cli: TrainingCLI, run: Path, seconds: float) -> None:
+    """Leave the encoder as a file of its own and say what comes next."""
+    task = cli.model
+    info = {
+        "step": cli.trainer.global_step,
+        "samples_seen": task.samples_seen,
+        "recipe": task.recipe,
+        "data_digest": cli.datamodule.manifest.digest,
+    }
+    encoder = save_encoder(
+        run / "encoder" / "encoder.safetensors", task.model.encoder, task.image_spec, info=info
+    )
+    print(
+        f"{cli.trainer.global_step:,} steps, {task.samples_seen:,} images, {seconds:,.0f} s\n"
+        f"encoder: {encoder}\n"
+        f"next: mae probe {run} --data LABELLED_SHARDS"
+    )

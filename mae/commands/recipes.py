@@ -37,5 +37,9 @@ def recipes(
     target = Path(to) / source.name
     if target.exists():
         raise ConfigError(f"{target} exists; choose another directory with --to")
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text, encoding="utf-8")
-    print(f"{target}  (run it with: mae pretrain {target} --data SHARDS)")
+    command = f"mae pretrain {target} --data SHARDS"
+    if name.startswith("finetune/"):
+        command = f"mae finetune RUN --recipe {target} --data LABELLED_SHARDS"
+    print(f"{target}  (run it with: {command})")

@@ -28,6 +28,7 @@ from mae.weights import newest_checkpoint
 
 CONFIG_FILE = "config.yaml"
 ENVIRONMENT_FILE = "environment.json"
+METRICS_FILE = "metrics.csv"
 PACKAGES = ("domain-mae", "torch", "torchvision", "timm", "lightning", "webdataset", "numpy")
 
 
@@ -137,6 +138,12 @@ def update_environment(directory: Path, **facts: Any) -> None:
     content = json.loads(path.read_text(encoding="utf-8"))
     content["starts"][-1].update(facts)
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def forget_run(directory: Path) -> None:
+    """Remove what a run writes before its first step."""
+    for name in (CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE):
+        (directory / name).unlink(missing_ok=True)
 
 
 def _processor() -> str:

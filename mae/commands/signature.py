@@ -1,14 +1,15 @@
 """Command lines from function signatures, through jsonargparse.
 
-Positional parameters become positional arguments, keyword-only ones become options; the help text
-is the docstring's.
+Positional parameters become positional arguments, keyword-only ones become options, spelled with
+underscores or dashes; the help text is the docstring's.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 import jsonargparse
 
@@ -28,20 +29,51 @@ def call_with_arguments(
     Raises:
         ConfigError: For unknown options, missing or impossible values; names the nearest option.
     """
-    parser = jsonargparse.ArgumentParser(
-        prog=prog, description=inspect.getdoc(function), exit_on_error=False
+    text = inspect.getdoc(function) or ""
+    description = text.partition("\n\nArgs:")[0]  # each option has its own line of help
+    parser = jsonargparse.ArgumentParser(prog=prog, description=description, exit_on_error=False)
+    optional = _optional_positionals(function)
+    parser.add_function_arguments(
+        function, as_group=False, as_positional=True, skip={name for name, _, _ in optional}
     )
-    parser.add_function_arguments(function, as_group=False, as_positional=True)
+    for name, kind, default in optional:  # jsonargparse itself would make options of them
+        line = re.search(rf"^ *{name}: (.+)$", text, re.MULTILINE)
+        parser.add_argument(
+            name, nargs="?", type=kind, default=default, help=line[1] if line else None
+        )
     options = {action for action in parser._option_string_actions if action.startswith("--")}
+    arguments = [_with_underscores(argument) for argument in arguments]
     for argument in arguments:
         option = argument.partition("=")[0]
         if option.startswith("--") and option not in options:
-            raise ConfigError(f"unknown option {option!r} of {prog}{did_you_mean(option, options)}")
+            raise ConfigError(
+                f"unknown option {option!r} of {prog}{did_you_mean(option, options)}\n"
+                f"{prog} --help shows all"
+            )
     try:
-        values = parser.parse_args(list(arguments))
+        values = parser.parse_args(arguments)
     except (jsonargparse.ArgumentError, TypeError, ValueError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise ConfigError(
-            f"{lines[0]}\n{' '.join(lines[1:2])} ({prog} --help shows all)"
-        ) from error
+        second = " ".join([*lines[1:2], f"({prog} --help shows all)"])
+        raise ConfigError(f"{lines[0]}\n{second}") from error
     return function(**values.as_dict())
+
+
+def _optional_positionals(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
+    """Return name, type and default of the positional parameters that may be left out."""
+    found = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        and parameter.default is not parameter.empty
+    ]
+    hints = get_type_hints(function) if found else {}
+    return [(parameter.name, hints[parameter.name], parameter.default) for parameter in found]
+
+
+def _with_underscores(argument: str) -> str:
+    """Let ``--val-fraction`` stand for ``--val_fraction``; leave values alone."""
+    if not argument.startswith("--"):
+        return argument
+    option, equals, value = argument[2:].partition("=")
+    return f"--{option.replace('-', '_')}{equals}{value}"

@@ -7,9 +7,11 @@ concrete classes.  A later file wins over an earlier one, a flag over every file
 from __future__ import annotations
 
 import argparse
-import itertools
 import logging
+import resource
+import time
 import warnings
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +19,23 @@ from typing import Any
 
 import jsonargparse
 import lightning
+import torch
 import yaml
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from mae.errors import ConfigError, did_you_mean
+from mae.commands.run_directory import (
+    CONFIG_FILE,
+    RunStart,
+    forget_run,
+    update_environment,
+    write_environment,
+)
+from mae.errors import ConfigError, MAEError, did_you_mean
 from mae.tasks.callbacks import RunProgress, StopWhenDiverged
 from mae.tasks.checkpoints import AtomicCheckpointIO, Checkpoints
 from mae.tasks.metrics_log import MetricsLog
+from mae.weights import read_checkpoint
 
 # One Lightning epoch is the whole run: see docs/concepts.md.
 FIXED_TRAINER = {"max_epochs": 1, "num_sanity_val_steps": 0, "use_distributed_sampler": False}
@@ -51,6 +62,7 @@ class TrainingCLI(LightningCLI):
         data: The LightningDataModule class behind ``data:``.
         args: Command line, flags after files.
         run_dir: Where log and checkpoints go.
+        own: The verb's own options, with their dashes; they are suggested for typos.
     """
 
     def __init__(
@@ -60,8 +72,11 @@ class TrainingCLI(LightningCLI):
         *,
         args: Sequence[str],
         run_dir: Path,
+        own: Collection[str],
     ) -> None:
         self.run_dir = run_dir
+        self.own = own
+        quiet_lightning()
         super().__init__(
             task,
             data,
@@ -75,16 +90,18 @@ class TrainingCLI(LightningCLI):
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add checkpoint keys; let one seed, one size and one batch size stand for both sides."""
+        """Add checkpoint keys; let one value stand for both sides."""
         parser.add_class_arguments(CheckpointConfig, "checkpoint")
         parser.link_arguments("seed_everything", "data.seed")
-        parser.link_arguments("seed_everything", "model.seed")
         parser.link_arguments("data.batch_size", "model.batch_size")
-        parser.link_arguments("model.img_size", "data.img_size")
+        self.link(parser)
         parser.set_defaults(
             {f"trainer.{key}": value for key, value in FIXED_TRAINER.items()}
             | {"trainer.log_every_n_steps": 10, "trainer.enable_model_summary": False}
         )
+
+    def link(self, parser: LightningArgumentParser) -> None:
+        """Tie further keys of model and data; for the verbs to override."""
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, refusing unknown keys first.
@@ -92,7 +109,9 @@ class TrainingCLI(LightningCLI):
         Raises:
             ConfigError: With the key and the nearest valid one, or what a value must be.
         """
-        refuse_unknown_keys(args, known=parser.get_defaults().keys(branches=True))
+        refuse_unknown_keys(
+            args, known=parser.get_defaults().keys(branches=True), suggested=self.own
+        )
         try:
             self.config = parser.parse_args(args)
         except (jsonargparse.ArgumentError, TypeError, ValueError) as error:
@@ -114,19 +133,21 @@ class TrainingCLI(LightningCLI):
             every_n_steps=checkpoint.every_n_steps,
             keep_last=checkpoint.keep_last,
         )
-        guard = StopWhenDiverged(checkpoints, log_every_n_steps=config["log_every_n_steps"])
+        guard = StopWhenDiverged(checkpoints, log_every_n_steps=config["log_every_n_steps"] or 50)
         given = config.pop("callbacks") or []
         given = given if isinstance(given, list) else [given]
+        log = MetricsLog(self.run_dir)
         config.update(
             kwargs,
-            logger=MetricsLog(self.run_dir),
+            logger=log,
             callbacks=[*given, RunProgress(), guard, checkpoints],
             enable_checkpointing=False,  # ours, see mae/tasks/checkpoints.py
             plugins=[AtomicCheckpointIO()],
             default_root_dir=self.run_dir,
             enable_progress_bar=False,
         )
-        return Trainer(**config)
+        log.trainer = Trainer(**config)
+        return log.trainer
 
     def resolved_config(self) -> str:
         """Return the YAML that reproduces this run."""
@@ -158,6 +179,58 @@ def own_options(parser: argparse.ArgumentParser) -> set[str]:
     return {word for word in words if word.startswith("--")} | {"--help"}
 
 
+def fit(cli: TrainingCLI, start: RunStart, *, arguments: list[str]) -> float:
+    """Write down what runs, train, and return the seconds it took.
+
+    Args:
+        cli: Task, data and trainer.
+        start: Run directory and the checkpoint to go on from.
+        arguments: Command line for ``environment.json``.
+
+    Raises:
+        ConfigError: If a resumed run would become another one.
+        KeyboardInterrupt: After Ctrl-C; says how to go on.
+    """
+    config = start.directory / CONFIG_FILE
+    is_new = not config.exists()
+    if start.checkpoint:
+        report_changes(config.read_text(encoding="utf-8"), cli.resolved_config())
+        step = int(read_checkpoint(start.checkpoint, verify=False)["global_step"])
+        print(f"going on from {start.checkpoint} (step {step:,})")
+        MetricsLog(start.directory).drop_after(step)
+    config.write_text(cli.resolved_config(), encoding="utf-8")
+    write_environment(start.directory, arguments)
+    began = time.monotonic()
+    interrupted = KeyboardInterrupt(
+        f"interrupted; go on from the last checkpoint with: mae {arguments[0]} --resume "
+        f"{start.directory}"
+    )
+    try:
+        cli.trainer.fit(
+            cli.model, datamodule=cli.datamodule, ckpt_path=start.checkpoint, weights_only=True
+        )
+    except SystemExit as error:  # Lightning's answer to Ctrl-C
+        raise interrupted from error
+    except MAEError:
+        if is_new and cli.trainer.global_step == 0:
+            forget_run(start.directory)  # nothing was trained: the directory may be used again
+        raise
+    if cli.trainer.interrupted:
+        raise interrupted
+    seconds = time.monotonic() - began
+    if cli.trainer.is_global_zero:
+        update_environment(
+            start.directory, seconds=round(seconds, 1), peak_memory_mib=round(_peak_memory_mib())
+        )
+    return seconds
+
+
+def _peak_memory_mib() -> float:
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def split_arguments(arguments: Sequence[str], own: Collection[str]) -> tuple[list[str], list[str]]:
     """Part a command line into what the verb reads itself and Lightning's ``--key value`` flags.
 
@@ -167,25 +240,28 @@ def split_arguments(arguments: Sequence[str], own: Collection[str]) -> tuple[lis
     """
     mine: list[str] = []
     flags: list[str] = []
-    rest = iter(arguments)
-    for argument in rest:
-        if not argument.startswith("--") or argument.partition("=")[0] in own:
-            mine.append(argument)
-            if argument in own and argument != "--help":
-                mine.extend(itertools.islice(rest, 1))
-        else:
-            flags.append(argument)
-            if "=" not in argument:
-                flags.extend(itertools.islice(rest, 1))
+    rest = deque(arguments)
+    while rest:
+        argument = rest.popleft()
+        option, equals, _ = argument.partition("=")
+        is_option = option.startswith("--")
+        target = flags if is_option and option not in own else mine
+        target.append(argument)
+        has_value = is_option and not equals and option != "--help"
+        if has_value and rest and not rest[0].startswith("--"):
+            target.append(rest.popleft())
     return mine, flags
 
 
-def refuse_unknown_keys(args: Sequence[str], *, known: Iterable[str]) -> None:
+def refuse_unknown_keys(
+    args: Sequence[str], *, known: Iterable[str], suggested: Iterable[str] = ()
+) -> None:
     """Check flags and files for keys that nothing reads.
 
     Args:
         args: Command line as for `TrainingCLI`.
         known: All keys, dotted, groups included.
+        suggested: Options with dashes that a flag may have been meant to be.
 
     Raises:
         ConfigError: Names the first unknown key, where it stands, and the nearest valid one.
@@ -200,15 +276,21 @@ def refuse_unknown_keys(args: Sequence[str], *, known: Iterable[str]) -> None:
             for found in _keys_of_file(Path(path)):
                 _refuse_unknown(found, names, where=path)
         else:
-            _refuse_unknown(key, names, where="the command line")
+            options = [option.removeprefix("--") for option in suggested]
+            _refuse_unknown(key, names, where="the command line", suggested=options)
 
 
-def _refuse_unknown(key: str, names: set[str], *, where: str) -> None:
+def _refuse_unknown(
+    key: str, names: set[str], *, where: str, suggested: Iterable[str] = ()
+) -> None:
     parents = {key.rsplit(".", depth)[0] for depth in range(key.count(".") + 1)}
     free_form = {"trainer.logger", "trainer.callbacks", "trainer.strategy", "trainer.plugins"}
     if key in names or parents & free_form:
         return
-    raise ConfigError(f"unknown key {key!r} in {where}{did_you_mean(key, names)}")
+    raise ConfigError(
+        f"unknown key {key!r} in {where}{did_you_mean(key, names.union(suggested))}\n"
+        f"mae recipes show NAME explains the keys of a recipe"
+    )
 
 
 def _keys_of_file(path: Path) -> Iterable[str]:

@@ -162,6 +162,11 @@ def _read(
 
 
 def _collate(samples: Sequence[Mapping[str, Any]]) -> Batch:
+    for sample in samples:
+        if sample.get("label") is None:
+            raise DataError(
+                f"sample {sample['key']!r} has no label; label every sample or leave it out"
+            )
     return {
         "image": torch.stack([torch.as_tensor(sample["image"]) for sample in samples]),
         "label": [int(sample["label"]) for sample in samples],

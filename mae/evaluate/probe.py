@@ -13,19 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from mae.encoder import Encoder
-from mae.errors import ConfigError, DataError
+from mae.errors import ConfigError, DataError, unknown_name
 from mae.evaluate import heads
 from mae.evaluate.baselines import random_encoder
 from mae.evaluate.features import Batch, FeatureSet, extract, weights_digest
-from mae.evaluate.metrics import (
-    Floats,
-    Ints,
-    balanced_accuracy,
-    bootstrap_balanced_accuracy,
-    interval,
-    recalls,
-)
-from mae.evaluate.result import BudgetResult, Difference, HeadName, ProbeResult, Row, Source
+from mae.evaluate.judge import POOLING_WORDS, Answer, Reading, judge, readings
+from mae.evaluate.metrics import Floats, Ints
+from mae.evaluate.result import BudgetResult, HeadName, ProbeResult
 from mae.evaluate.splits import LabelBudget, label_subset, parse_budgets, selection_folds
 from mae.evaluate.words import sentences
 from mae.spec import ImageSpec
@@ -40,35 +34,6 @@ _HEADS: dict[HeadName, heads.Head] = {
     "forest": heads.forest,
     "knn": heads.knn,
 }
-_SOURCE_WORDS: dict[Source, str] = {
-    "majority": "most frequent class",
-    "pixels": "raw pixels 8×8",
-    "colour": "colour mean+std",
-    "random": "random weights",
-    "mae": "MAE",
-}
-_HEAD_WORDS: dict[HeadName, str] = {
-    "none": "",
-    "linear": "linear",
-    "forest": "forest",
-    "knn": "kNN",
-}
-_POOLING_WORDS = {"": "", "cls": "CLS", "mean": "mean", "concat": "CLS+mean"}
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Which features are read by which head."""
-
-    source: Source
-    head: HeadName
-    pooling: str = ""
-
-    @property
-    def name(self) -> str:
-        """What the table calls it."""
-        how = f"{_HEAD_WORDS[self.head]} {_POOLING_WORDS[self.pooling]}".strip()
-        return f"{_SOURCE_WORDS[self.source]}, {how}" if how else _SOURCE_WORDS[self.source]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,15 +58,6 @@ class ProbeFeatures:
     weights_digest: str
     data_digest: str
     split: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """One reading's answers, before they are judged."""
-
-    reading: Reading
-    fitted: heads.Fitted
     seconds: float
 
 
@@ -184,7 +140,12 @@ def run_probe(
         ConfigError: If a budget or pooling is unknown, or no random weights of `seed` were read.
     """
     start = time.perf_counter()
-    _check_choices(features, seed, poolings)
+    check_poolings(poolings)
+    if seed not in features.seeds:
+        raise ConfigError(
+            f"no random weights of seed {seed} were read; allowed: {features.seeds}; give the seed "
+            f"to extract_probe as well"
+        )
     test = features.test
     units, num_groups = _units(test)
     budgets = [
@@ -216,17 +177,17 @@ def run_probe(
     )
 
 
-def readings(poolings: Sequence[str]) -> list[Reading]:
-    """Return the rows of a table in their order, those without a network first."""
-    simple = [
-        Reading("majority", "none"),
-        Reading("pixels", "linear"),
-        Reading("colour", "linear"),
-        Reading("colour", "forest"),
-    ]
-    sources: tuple[Source, ...] = ("random", "mae")
-    names: tuple[HeadName, ...] = ("linear", "knn")
-    return simple + [Reading(s, head, p) for s in sources for head in names for p in poolings]
+def check_poolings(poolings: Sequence[str]) -> None:
+    """Refuse unknown poolings, or none.
+
+    Raises:
+        ConfigError: See above.
+    """
+    for pooling in poolings:
+        if pooling not in POOLING_WORDS:
+            raise unknown_name("pooling", pooling, POOLING_WORDS)
+    if not poolings:
+        raise ConfigError(f"no pooling given; allowed: {', '.join(POOLING_WORDS)}")
 
 
 def _run_budget(
@@ -243,6 +204,11 @@ def _run_budget(
     groups = None if train.groups is None else np.asarray(train.groups)[chosen]
     numbers = None if groups is None else np.unique(groups, return_inverse=True)[1]
     labels = train.labels[chosen]
+    if len(np.unique(labels)) < 2:
+        raise ConfigError(
+            f"label budget {str(budget)!r} gives labels of one class only; a probe needs two "
+            f"classes: ask for at least 2 labels, or 1-per-class"
+        )
     folds = selection_folds(labels, numbers, seed=seed)
 
     answers = []
@@ -259,9 +225,11 @@ def _run_budget(
                 seed=seed,
             )
         )
-        answers.append(_Answer(reading, fitted, time.perf_counter() - start))
+        answers.append(Answer(reading, fitted, time.perf_counter() - start))
 
-    rows, simple = _judge(answers, features, units, num_resamples)
+    rows, simple = judge(
+        answers, features.test.labels, units, features.classes, num_resamples=num_resamples
+    )
     return BudgetResult(
         budget=str(budget),
         num_labels=len(chosen),
@@ -270,75 +238,6 @@ def _run_budget(
         rows=rows,
         notes=list(_budget_notes(budget, labels, numbers, features.classes)),
     )
-
-
-def _judge(
-    answers: Sequence[_Answer], features: ProbeFeatures, units: Ints, num_resamples: int
-) -> tuple[list[Row], str]:
-    """Turn answers into rows, and name the best row that needs no network."""
-    truth = features.test.labels
-    predictions = np.stack([answer.fitted.predictions for answer in answers])
-    resampled = bootstrap_balanced_accuracy(truth, predictions, units, num_resamples=num_resamples)
-    scores = [balanced_accuracy(truth, row) for row in predictions]
-    at = {answer.reading: i for i, answer in enumerate(answers)}
-    # Choice: the best on the test split itself, which favours the baseline.
-    simple = max(
-        (r for r in at if r.source in ("pixels", "colour")), key=lambda reading: scores[at[reading]]
-    )
-
-    def difference(i: int, other: Reading) -> Difference:
-        j = at[other]
-        return Difference(
-            against=other.name,
-            estimate=scores[i] - scores[j],
-            interval=interval(resampled[:, i] - resampled[:, j]),
-        )
-
-    def row(i: int, reading: Reading, fitted: heads.Fitted, seconds: float) -> Row:
-        rival = Reading("random", reading.head, reading.pooling)
-        return Row(
-            name=reading.name,
-            source=reading.source,
-            head=reading.head,
-            pooling=reading.pooling,
-            balanced_accuracy=scores[i],
-            interval=interval(resampled[:, i]),
-            accuracy=float((truth == fitted.predictions).mean()),
-            recalls={features.classes[c]: v for c, v in recalls(truth, fitted.predictions).items()},
-            vs_random=difference(i, rival) if reading.source == "mae" else None,
-            vs_simple=difference(i, simple) if reading.pooling else None,
-            setting=fitted.setting,
-            chosen=fitted.chosen,
-            grid=list(fitted.grid),
-            notes=list(_row_notes(reading, fitted, truth, features.classes)),
-            seconds=seconds,
-        )
-
-    rows = [row(i, a.reading, a.fitted, a.seconds) for i, a in enumerate(answers)]
-    return rows, simple.name
-
-
-def _row_notes(
-    reading: Reading, fitted: heads.Fitted, truth: Ints, classes: Sequence[str]
-) -> Iterator[str]:
-    if fitted.at_edge:
-        yield (
-            f"{fitted.setting} {fitted.chosen:g} is at the edge of its grid "
-            f"{min(fitted.grid):g} … {max(fitted.grid):g}"
-        )
-    if not fitted.converged:
-        yield f"not converged after {heads.MAX_ITER} iterations"
-    if reading.source == "majority":
-        return
-    answered = np.unique(fitted.predictions)
-    if len(answered) == 1:
-        yield f"answers only {classes[answered[0]]!r}"
-    accuracy, most = (truth == fitted.predictions).mean(), np.bincount(truth).max() / len(truth)
-    if accuracy <= most:
-        yield (
-            f"accuracy {100 * accuracy:.1f} is no more than the share of the most frequent class, "
-            f"{100 * most:.1f}"
-        )
 
 
 def _budget_notes(
@@ -384,14 +283,3 @@ def _check_labels(labels: Ints, classes: Sequence[str], what: str) -> None:
             f"labels of the {what} split run from {labels.min()} to {labels.max()}; allowed: 0 to "
             f"{len(classes) - 1}, one for each of the classes {', '.join(classes)}"
         )
-
-
-def _check_choices(features: ProbeFeatures, seed: int, poolings: Sequence[str]) -> None:
-    if seed not in features.seeds:
-        raise ConfigError(
-            f"no random weights of seed {seed} were read; allowed: {features.seeds}; give the seed "
-            f"to extract_probe as well"
-        )
-    unknown = [p for p in poolings if p not in ("cls", "mean", "concat")]
-    if unknown or not poolings:
-        raise ConfigError(f"poolings are {list(poolings)}; allowed: 'cls', 'mean', 'concat'")

@@ -6,8 +6,6 @@ Nothing here depends on the machine but the seconds.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any, Literal
 
 from mae.errors import DataError
 from mae.evaluate.metrics import Interval
+from mae.weights import atomic_write
 
 FORMAT = "domain-mae-probe"
 VERSION = 1
@@ -156,7 +155,7 @@ class ProbeResult:
         Raises:
             DataError: If it is something else, or of another version.
         """
-        found = (fields.get("format"), fields.get("version"))
+        found = (fields.get("format"), fields.get("version")) if isinstance(fields, Mapping) else ()
         if found != (FORMAT, VERSION):
             raise DataError(
                 f"not a probe result of this version: found {found}, expected "
@@ -167,20 +166,13 @@ class ProbeResult:
 
 
 def save_probe(result: ProbeResult, path: Path) -> None:
-    """Write ``probe.json``, whole or not at all."""
-    text = json.dumps(result.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
-        try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            Path(file.name).chmod(0o644)  # temporary files start out private
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    """Write ``probe.json``, whole or not at all.
+
+    Raises:
+        WeightsError: If the folder cannot be written; an older file stays.
+    """
+    text = json.dumps(result.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    atomic_write(path, lambda file: file.write_text(text, encoding="utf-8"))
 
 
 def load_probe(path: Path) -> ProbeResult:

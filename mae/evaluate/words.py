@@ -12,11 +12,12 @@ from mae.evaluate.result import BudgetResult, Difference, Row
 
 FEW_GROUPS = 20
 
-# Source: REFERENCE numbers of MAE ViT-B on ImageNet: He et al. 2022 (linear), Psomas et al. 2025
-# (attentive), kNN as usually reproduced.
+# Source: published frozen readings of one encoder, MAE ViT-B on ImageNet; the linear one is He et
+# al. 2022 (arXiv:2111.06377), the attentive one comes from the literature on attentive probing.
 ONE_READING_IS_NOT_ALL = (
-    "A low linear probe alone does not condemn a MAE encoder: the released ViT-B reads 35.6 by kNN, "
-    "67.8 linear and 75.5 with an attentive probe on ImageNet, and fine-tuning is not measured here."
+    "A low linear probe alone does not condemn a MAE encoder: on ImageNet the published ViT-B "
+    "reads 35.6 by kNN, 67.8 linear and 75.5 through an attentive probe. Fine-tuning is not "
+    "measured here."
 )
 
 
@@ -47,6 +48,10 @@ def sentences(
         )
     said += _score(budgets)
     said += [_reading(budget, row) for budget in budgets for row in budget.rows if row.vs_random]
+    said.append(
+        "Pixels are averaged to 8x8, colour is each channel's mean and standard deviation, linear "
+        "is logistic regression; every row chose its settings on its training labels alone."
+    )
     said.append(_trust(num_test, num_test_groups, num_resamples, seed))
     said.append(ONE_READING_IS_NOT_ALL)
     return said
@@ -61,7 +66,7 @@ def _score(budgets: Sequence[BudgetResult]) -> list[str]:
     rows = [row for budget in budgets for row in budget.rows if row.source == "mae"]
     return [
         f"Against {what}, pretraining is ahead in {won['ahead']} of {won.total()} readings, "
-        f"behind in {won['behind']}, and not distinguishable in {won['undecided']}."
+        f"behind in {won['behind']}, not distinguishable in {won['undecided']}."
         for what, won in (
             ("random weights", Counter(row.vs_random.verdict for row in rows if row.vs_random)),
             (
@@ -77,14 +82,14 @@ def _reading(budget: BudgetResult, row: Row) -> str:
         _against(difference, name)
         for difference, name in (
             (row.vs_random, "random weights"),
-            (row.vs_simple, f"{budget.simple}"),
+            (row.vs_simple, f"the {budget.simple}"),
         )
         if difference
     ]
     reading = row.name.removeprefix("MAE, ")
     return (
-        f"{reading}, {budget.num_labels:,} labels: {100 * row.balanced_accuracy:.1f}, "
-        f"{', '.join(against)}."
+        f"{reading}, {budget.num_labels:,} labels: {100 * row.balanced_accuracy:.1f}; "
+        f"{'; '.join(against)}."
     )
 
 
@@ -98,16 +103,20 @@ def _against(difference: Difference, name: str) -> str:
 
 
 def _trust(num_test: int, num_groups: int | None, num_resamples: int, seed: int) -> str:
-    unit = f"{num_groups:,} groups" if num_groups else f"{num_test:,} single"
+    what = f"{num_test:,} test images"
+    if num_groups is not None:
+        what = f"the {num_groups:,} groups of {what}"
     text = (
-        f"Balanced accuracy in percent; 95 % intervals from {num_resamples:,} bootstrap resamples "
-        f"of the {unit} test images, the same for both sides of a difference; one draw of labels "
-        f"and of random weights (seed {seed}), whose own variation they leave out."
+        f"Balanced accuracy in percent. Intervals: 95 %, {num_resamples:,} bootstrap resamples of "
+        f"{what}, the same for both sides of a difference. They hold for this one draw of labels "
+        f"and of random weights (seed {seed}) and leave out how another draw would differ: repeat "
+        f"with other seeds before you believe a small difference, the more so with few labels."
     )
     if num_groups is None:
-        return f"{text} The data names no groups: if images of one patient or place resemble " + (
-            "each other, these intervals are too narrow."
+        text += (
+            " The data names no groups: if images of one patient or place resemble each other, "
+            "these intervals are too narrow."
         )
-    if num_groups < FEW_GROUPS:
-        return f"{text} With so few groups the intervals are too narrow."
+    elif num_groups < FEW_GROUPS:
+        text += " With so few groups the intervals are too narrow."
     return text

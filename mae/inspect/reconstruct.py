@@ -190,7 +190,8 @@ def _check_statistics(statistics: str, model: MaskedAutoencoder) -> None:
 def _mask_pixels(
     masking: Masking, patches: Tensor, patch_size: Size, img_size: Size
 ) -> Bool[Tensor, "batch 1 height width"]:
-    return unpatchify(masking.mask[:, :, None].expand_as(patches), patch_size, img_size)[:, :1]
+    filled = masking.mask[:, :, None].to(patches.dtype).expand_as(patches)
+    return unpatchify(filled, patch_size, img_size)[:, :1] > 0
 
 
 def _mse(filling: Tensor, removed: Tensor) -> Float[Tensor, " batch"]:

@@ -137,9 +137,9 @@ class _Frame:
         top: int,
         bottom: int,
     ) -> None:
-        self.left, self.top = left, top
-        self.right, self.bottom = width - right, height - bottom
-        self.x_ticks = _ticks(xs, max((self.right - left) // 85, 3))
+        self.left, self.top = float(left), float(top)
+        self.right, self.bottom = float(width - right), float(height - bottom)
+        self.x_ticks = _ticks(xs, max(int(self.right - left) // 85, 3))
         self.y_ticks = _ticks(ys, 5) if ys else []
         self.x_range = min(*xs, self.x_ticks[0]), max(*xs, self.x_ticks[-1])
         self.y_range = (self.y_ticks[0], self.y_ticks[-1]) if ys else (0.0, 1.0)

@@ -7,16 +7,21 @@ with the command that makes it; nothing is filled in.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mae import __version__
 from mae.errors import DataError
-from mae.evaluate.result import ProbeResult
-from mae.report import sections
+from mae.report import sections, verdict
 from mae.report.collect import RunFiles, collect
+from mae.report.words import flatten
+
+if TYPE_CHECKING:
+    from mae.evaluate.result import ProbeResult
 
 TEMPLATE = "template.html.j2"
 MAX_BYTES = 5_000_000
@@ -44,7 +49,8 @@ def write_report(run: Path, *, out: Path | None = None) -> Path:
         temporary.write_bytes(page)
         temporary.replace(target)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise DataError(
             f"the report cannot be written to {target}: {error.strerror}; choose another place "
             f"with --out"
@@ -65,14 +71,14 @@ def render(files: RunFiles) -> str:
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         model=sections.model_sentence(files),
         facts=sections.facts(files),
-        probe=None if probe is None else sections.probe_section(probe),
+        probe=None if probe is None else verdict.probe_section(probe),
         loss=sections.loss_section(files),
         pictures=pictures,
         pictures_left_out=left_out,
         exports=sections.export_rows(files.exports),
         data=sections.data_section(files),
         data_dir=files.data_dir,
-        config=sections.flatten(files.config or {}),
+        config=flatten(files.config or {}),
         config_text=files.config_text,
         environment=sections.environment_section(files),
         problems=problems,
@@ -82,6 +88,8 @@ def render(files: RunFiles) -> str:
 def _probe(files: RunFiles, problems: list[str]) -> ProbeResult | None:
     if files.probe is None:
         return None
+    from mae.evaluate.result import ProbeResult  # a run without a probe need not wait for it
+
     try:
         return ProbeResult.from_dict(files.probe)
     except (DataError, KeyError, TypeError) as error:

@@ -13,30 +13,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from mae.evaluate.result import BudgetResult, Difference, ProbeResult
-from mae.report.charts import Interval, Line, interval_chart, line_chart, thin
+from mae.report.charts import Line, line_chart, thin
 from mae.report.collect import Export, Picture, RunFiles, Series
+from mae.report.words import Rows, duration, flatten, number
 
-Rows = list[tuple[str, str]]
-
-# Which colour a source of features gets in charts and tables.
-STYLES = {"majority": "plain", "pixels": "plain", "colour": "plain", "random": "random"}
 # The baselines of the loss, by the names that a run logs.
 BASELINES = {"predict_zero": "predict zero", "predict_patch_mean": "predict the patch mean"}
-
-
-def number(value: float | int | None, digits: int = 4) -> str:
-    """Write a number for a reader: whole numbers grouped, others with `digits` significant."""
-    if value is None:
-        return ""
-    if isinstance(value, int) or (isfinite(value) and value == int(value) and abs(value) < 1e15):
-        return f"{int(value):,}"
-    return f"{value:.{digits}g}"
-
-
-def percent(share: float) -> str:
-    """Write a share in [0, 1] in percent with one decimal."""
-    return f"{100 * share:.1f}"
 
 
 def model_sentence(files: RunFiles) -> str | None:
@@ -81,21 +63,11 @@ def facts(files: RunFiles) -> Rows:
     return rows
 
 
-def duration(seconds: float) -> str:
-    """Write a time in the two largest units that it fills."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
-
-
 def loss_section(files: RunFiles) -> dict[str, Any] | None:
     """Return the loss chart, its legend and the table behind it."""
     train, val = (files.metrics.get(name, {}) for name in ("train/loss", "val/loss"))
-    curve, bin_size = thin(list(train.items()))
-    fixed, _ = thin(list(val.items()), at_most=len(val) or 1)
+    curve, bin_size = thin(_points(train))
+    fixed, _ = thin(_points(val), at_most=len(val) or 1)
     lines = [
         Line(name=name, points=points, style=style)
         for name, points, style in (
@@ -121,17 +93,6 @@ def loss_section(files: RunFiles) -> dict[str, Any] | None:
         "bin_size": bin_size,
         "num_left_out": sum(not isfinite(y) for series in (train, val) for y in series.values()),
         "table": [(f"{step:,}", f"{value:.4f}") for step, value in val.items()],
-    }
-
-
-def probe_section(probe: ProbeResult) -> dict[str, Any]:
-    """Return the verdict sentences, and per label budget a chart and a table."""
-    return {
-        "sentences": probe.sentences,
-        "budgets": [_budget(budget) for budget in probe.budgets],
-        "num_classes": len(probe.classes),
-        "probe": probe,
-        "seconds": duration(probe.seconds + probe.extraction_seconds),
     }
 
 
@@ -207,19 +168,8 @@ def environment_section(files: RunFiles) -> list[Rows] | None:
     return [flatten(start) for start in starts]
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> Rows:
-    """Return nested settings as (dotted name, value) rows."""
-    rows: Rows = []
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            rows += flatten(value, f"{name}.")
-        elif isinstance(value, list):
-            separator = " " if key == "command" else ", "
-            rows.append((name, separator.join(map(str, value)) or "none"))
-        else:
-            rows.append((name, "none" if value in (None, {}, "") else str(value)))
-    return rows
+def _points(series: Series) -> list[tuple[float, float]]:
+    return [(float(step), value) for step, value in series.items()]
 
 
 def _starts(files: RunFiles) -> list[Mapping[str, Any]]:
@@ -241,59 +191,6 @@ def _loss_references(metrics: Mapping[str, Series]) -> dict[str, float]:
         else:
             references[words] = value
     return {name: value for name, value in references.items() if isfinite(value)}
-
-
-def _budget(budget: BudgetResult) -> dict[str, Any]:
-    intervals = [
-        Interval(
-            name=row.name,
-            value=100 * row.balanced_accuracy,
-            low=100 * row.interval.low,
-            high=100 * row.interval.high,
-            style=STYLES.get(row.source, "mae"),
-        )
-        for row in budget.rows
-    ]
-    said = "; ".join(
-        f"{row.name} {row.value:.1f}, from {row.low:.1f} to {row.high:.1f}" for row in intervals
-    )
-    return {
-        "title": f"{budget.num_labels:,} labels",
-        "budget": budget.budget,
-        "simple": budget.simple,
-        "notes": budget.notes,
-        "chart": interval_chart(
-            intervals,
-            x_label="balanced accuracy, %",
-            description=f"Balanced accuracy in percent with 95 % intervals: {said}.",
-        ),
-        "rows": [
-            {
-                "name": row.name,
-                "style": STYLES.get(row.source, "mae"),
-                "value": percent(row.balanced_accuracy),
-                "interval": f"{percent(row.interval.low)} to {percent(row.interval.high)}",
-                "vs_random": _difference(row.vs_random),
-                "vs_simple": _difference(row.vs_simple),
-                "notes": [
-                    *([f"{row.setting} {number(row.chosen)}"] if row.chosen is not None else []),
-                    *row.notes,
-                ],
-            }
-            for row in budget.rows
-        ],
-    }
-
-
-def _difference(difference: Difference | None) -> dict[str, str] | None:
-    if difference is None:
-        return None
-    low, high = difference.interval.low, difference.interval.high
-    return {
-        "value": f"{100 * difference.estimate:+.1f}",
-        "interval": f"{100 * low:+.1f} to {100 * high:+.1f}",
-        "verdict": difference.verdict,
-    }
 
 
 def _size(side: Any) -> str:

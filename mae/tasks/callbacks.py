@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
 
 from mae.errors import DivergedError
 from mae.tasks.checkpoints import Checkpoints
@@ -117,9 +118,10 @@ def _progress_bar() -> Progress:
 
 
 class StopWhenDiverged(Callback):
-    """End the run when the loss is no longer finite, before such weights are saved.
+    """End the run when loss or weights are no longer finite, before such weights are saved.
 
-    The loss is looked at on steps that log or save, so that other steps don't wait for the device.
+    Every micro-batch counts; but the host looks only on steps that log or save and at the end, so
+    that other steps don't wait for the device.
 
     Args:
         checkpoints: Stands after this callback in the trainer's list.
@@ -129,25 +131,52 @@ class StopWhenDiverged(Callback):
     def __init__(self, checkpoints: Checkpoints, *, log_every_n_steps: int) -> None:
         self.checkpoints = checkpoints
         self.log_every_n_steps = log_every_n_steps
+        self._loss: Tensor | None = None
+        self._finite: Tensor | None = None
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Look at the loss now and then.
+        """Note whether the loss is finite; look now and then.
 
         Raises:
             DivergedError: With step, lr, and where the last checkpoint is.
         """
-        del pl_module, batch, batch_idx
+        del batch, batch_idx
+        self._loss = outputs["loss"].detach()
+        finite = torch.isfinite(self._loss)
+        self._finite = finite if self._finite is None else self._finite & finite
         step = trainer.global_step
-        if step % self.log_every_n_steps and step % self.checkpoints.every_n_steps:
+        if step % self.checkpoints.every_n_steps == 0:
+            self._finite = self._finite & _finite_weights(pl_module)
+        elif step % self.log_every_n_steps:
             return
-        if torch.isfinite(outputs["loss"]):
+        self._check(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look at what the last checkpoint would hold.
+
+        Raises:
+            DivergedError: See `on_train_batch_end`.
+        """
+        if self._finite is not None:
+            self._finite = self._finite & _finite_weights(pl_module)
+            self._check(trainer)
+
+    def _check(self, trainer: Trainer) -> None:
+        if self._finite is None or self._loss is None or self._finite:
             return
         newest = self.checkpoints.newest or "none yet"
         lr = max(group["lr"] for group in trainer.optimizers[0].param_groups)
+        loss = float(self._loss) * trainer.accumulate_grad_batches
         raise DivergedError(
-            f"the loss is {float(outputs['loss'])} at step {step} (lr {lr:.3g}); training only "
-            f"goes on from finite numbers: lower optim.blr, set trainer.gradient_clip_val 1.0, or "
-            f"look for broken pixels in the data; last good checkpoint: {newest}"
+            f"loss or weights are no longer finite at step {trainer.global_step} (loss {loss:.4g}, "
+            f"lr {lr:.3g}); training only goes on from finite numbers: lower optim.blr, set "
+            f"trainer.gradient_clip_val 1.0, or look for broken pixels in the data; last good "
+            f"checkpoint: {newest}"
         )
+
+
+def _finite_weights(module: LightningModule) -> Tensor:
+    """Return on the device whether every parameter is finite."""
+    return torch.stack([parameter.isfinite().all() for parameter in module.parameters()]).all()

@@ -65,6 +65,7 @@ class FinetuneTask(lightning.LightningModule):
         encoder = Encoder(**describe_encoder(loaded.encoder), drop_path_rate=drop_path_rate)
         if start == "weights":
             encoder.load_state_dict(loaded.encoder.state_dict())
+        self.start = start
         self.image_spec = loaded.spec
         self.depth = encoder.depth
         self.img_size = encoder.img_size
@@ -95,7 +96,7 @@ class FinetuneTask(lightning.LightningModule):
         """
         del stage
         data = self.trainer.datamodule  # type: ignore[attr-defined]
-        self.image_spec.require_match(data.spec, here="the weights", there="the labelled shards")
+        data.use_statistics(self.image_spec, there="the weights")
         if self.class_weights == "balanced":
             counts = [data.class_counts["train"].get(name, 0) for name in data.classes]
             if min(counts) == 0:

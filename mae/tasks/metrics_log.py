@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -25,11 +26,16 @@ class MetricsLog(Logger):
 
     Args:
         run_dir: The run's directory; it exists.
+
+    Attributes:
+        trainer: Knows how many optimizer steps are done.  Lightning's own number does not do: it
+            is one too small in the middle of training.
     """
 
     def __init__(self, run_dir: Path) -> None:
         super().__init__()
         self.path = run_dir / FILE_NAME
+        self.trainer: Trainer | None = None
 
     @property
     def name(self) -> str:
@@ -55,10 +61,9 @@ class MetricsLog(Logger):
 
         Args:
             metrics: Values by ``split/name``; Lightning's own ``epoch`` is dropped.
-            step: Optimizer steps done.
+            step: Optimizer steps done; the trainer's own count wins.
         """
-        # Lightning numbers the step that it is in; this log numbers the steps done.
-        done = (step or 0) + any(name.startswith("train/") for name in metrics)
+        done = (step or 0) if self.trainer is None else self.trainer.global_step
         is_new = not self.path.exists()
         with self.path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
@@ -92,7 +97,8 @@ def read_metrics(run_dir: Path) -> Iterator[tuple[int, str, float]]:
     path = run_dir / FILE_NAME
     if not path.is_file():
         raise DataError(f"{path} does not exist; is {run_dir} the directory of a run?")
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.reader(file):
-            if len(row) == len(HEADER) and row[0].isdigit():
-                yield int(row[0]), row[1], float(row[2])
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]  # what follows was torn, even if it looks like a number
+    for row in csv.reader(whole.splitlines()):
+        if len(row) == len(HEADER) and row[0].isdigit():
+            yield int(row[0]), row[1], float(row[2])

@@ -72,7 +72,7 @@ def atomic_folder(path: str | Path, *, overwrite: bool = False) -> Iterator[Path
     """
     final = Path(path)
     if final.exists() and not overwrite:
-        raise WeightsError(f"{final} exists already; choose another --out, or add --overwrite")
+        raise WeightsError(f"{final} exists already; choose another --out, or add --overwrite true")
     temporary = None
     try:
         final.parent.mkdir(parents=True, exist_ok=True)

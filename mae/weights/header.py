@@ -61,12 +61,14 @@ class Header:
         """
         if not isinstance(fields, Mapping):
             raise WeightsError(f"{source}: its {HEADER_KEY!r} entry is not a table; not our file")
-        missing = [k for k in ("format", "architecture", "image_spec") if not fields.get(k)]
+        missing = [
+            k for k in ("architecture", "image_spec") if not isinstance(fields.get(k), Mapping)
+        ]
         if missing:
             raise WeightsError(f"{source}: its description lacks {', '.join(missing)}")
-        if fields["format"] != FORMAT:
+        if fields.get("format") != FORMAT:
             raise WeightsError(
-                f"{source} has format {fields['format']!r}, written by domain-mae "
+                f"{source} has format {fields.get('format')!r}, written by domain-mae "
                 f"{fields.get('version', '(unknown)')}; {__version__} reads format {FORMAT}: "
                 f"install the version that wrote it"
             )
@@ -74,6 +76,12 @@ class Header:
             spec = ImageSpec.from_dict(fields["image_spec"])
         except DataError as error:
             raise WeightsError(f"{source}: {error}") from error
+        in_chans = fields["architecture"].get("in_chans", spec.num_channels)
+        if in_chans != spec.num_channels:
+            raise WeightsError(
+                f"{source}: its architecture reads {in_chans} channels, but its images have "
+                f"{spec.num_channels} ({', '.join(spec.channels)}); the description was changed"
+            )
         known = ("format", "architecture", "image_spec")
         return cls(
             architecture=dict(fields["architecture"]),

@@ -176,8 +176,9 @@ def _read(file: Path) -> tuple[Parts, Header]:
 
 
 def _build(kind: Any, architecture: Mapping[str, Any], *, source: str) -> Any:
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in architecture.items()}
     try:
-        return kind(**architecture)
+        return kind(**settings)
     except (TypeError, ConfigError) as error:
         raise WeightsError(f"{source}: its architecture cannot be built: {error}") from error
 

@@ -100,8 +100,17 @@ def state_and_header(path: Path) -> tuple[dict[str, Tensor], Header]:
             f"{path} has {len(tensors)} tensors but no {HEADER_KEY!r} header, so their "
             f"architecture and the meaning of their pixels are unknown; give a file that mae wrote"
         )
+    return tensors, parse_header(metadata[HEADER_KEY], source=str(path))
+
+
+def parse_header(text: str, *, source: str) -> Header:
+    """Read the JSON that a safetensors file carries.
+
+    Raises:
+        WeightsError: If it is no JSON, or no description.
+    """
     try:
-        fields = json.loads(metadata[HEADER_KEY])
+        fields = json.loads(text)
     except json.JSONDecodeError as error:
-        raise WeightsError(f"{path}: its {HEADER_KEY!r} header is not JSON: {error}") from error
-    return tensors, Header.from_dict(fields, source=str(path))
+        raise WeightsError(f"{source}: its {HEADER_KEY!r} header is not JSON: {error}") from error
+    return Header.from_dict(fields, source=source)

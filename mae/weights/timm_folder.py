@@ -25,7 +25,7 @@ from mae.errors import WeightsError
 from mae.spec import ImageSpec
 from mae.weights.card import card
 from mae.weights.header import HEADER_KEY, Header
-from mae.weights.native import encoder_header, encoder_tensors, read_safetensors
+from mae.weights.native import encoder_header, encoder_tensors, parse_header, read_safetensors
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
@@ -113,8 +113,10 @@ def state_and_header(folder: Path) -> tuple[dict[str, Tensor], Header]:
             f"of its pixels are unknown; give a folder that mae export wrote"
         )
     header = Header.from_dict(config[HEADER_KEY], source=str(config_path))
-    tensors, metadata = read_safetensors(folder / WEIGHTS_NAME)
-    if HEADER_KEY in metadata and json.loads(metadata[HEADER_KEY]) != header.to_dict():
+    weights_path = folder / WEIGHTS_NAME
+    tensors, metadata = read_safetensors(weights_path)
+    inside = metadata.get(HEADER_KEY)
+    if inside is not None and parse_header(inside, source=str(weights_path)) != header:
         raise WeightsError(
             f"{config_path} describes other weights than {WEIGHTS_NAME} beside it does; they were "
             f"changed or mixed up: export again"

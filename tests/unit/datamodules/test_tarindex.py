@@ -6,6 +6,7 @@ import io
 import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,11 +113,23 @@ def test_save_load_round_trip_and_equal_bytes(tmp_path: Path) -> None:
         assert np.array_equal(value, getattr(loaded, name)), name
 
 
-def test_load_pickled_objects_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "s.idx.npz"
-    np.savez(path, keys=np.array([{"x": 1}], dtype=object))
+class Canary:
+    """Creates a file if it is ever unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_load_pickled_objects_are_refused_and_run_nothing(tmp_path: Path) -> None:
+    index = TarIndex.build(write_tar(tmp_path / "s.tar", MEMBERS))
+    fields = vars(index) | {"keys": np.array([Canary(tmp_path / "canary")] * 3, dtype=object)}
+    np.savez(tmp_path / "s.idx.npz", **fields)
     with pytest.raises(DataError, match="rebuilt"):
-        TarIndex.load(path)
+        TarIndex.load(tmp_path / "s.idx.npz")
+    assert not (tmp_path / "canary").exists()
 
 
 def test_open_index_absent_is_rebuilt_and_left_there(shards: Callable[..., Path]) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mae.errors import ConfigError
@@ -48,6 +48,7 @@ def test_num_visible_known_cases_are_exact(num_patches, mask_ratio, visible):
     assert num_visible(num_patches, mask_ratio) == visible
 
 
+@settings(deadline=None)  # a busy machine is no defect
 @given(num_patches=st.integers(2, 5000), thousandths=st.integers(1, 999))
 def test_num_visible_any_ratio_is_the_floor_in_whole_numbers(num_patches, thousandths):
     floor = num_patches * (1000 - thousandths) // 1000
@@ -78,6 +79,7 @@ def test_random_masking_ties_go_by_position():
     assert masking.ids_keep.tolist() == [[0, 1, 2]]
 
 
+@settings(deadline=None)  # a busy machine is no defect
 @given(batch=st.integers(1, 4), num_patches=st.integers(2, 40), percent=st.integers(1, 99))
 def test_random_masking_any_noise_splits_the_patches_in_two(batch, num_patches, percent):
     masking = random_masking(torch.rand(batch, num_patches), percent / 100)
@@ -96,6 +98,7 @@ def test_random_masking_keyed_noise_gives_every_image_its_own_mask():
     assert len(masks.unique(dim=0)) == 64
 
 
+@settings(deadline=None)  # a busy machine is no defect
 @given(
     seed=st.integers(0, 2**32 - 1),
     position=st.integers(0, 2**50),

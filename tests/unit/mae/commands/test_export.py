@@ -20,7 +20,7 @@ from mae.model import MaskedAutoencoder
 from mae.weights import checkpoint_header, load_encoder, save_encoder
 
 ARCHITECTURE = {
-    "img_size": [16, 24],
+    "img_size": (16, 24),
     "patch_size": 8,
     "in_chans": 3,
     "embed_dim": 32,
@@ -112,7 +112,9 @@ def test_export_its_own_result_comes_back_bitwise(run, tmp_path):
 def test_export_existing_folder_is_kept_unless_overwritten(run):
     folder = export(str(run))
     (folder / "mine").write_text("")
-    with pytest.raises(WeightsError, match="exists already; choose another --out, or add --over"):
+    with pytest.raises(
+        WeightsError, match="exists already; choose another --out, or add --overwrite true"
+    ):
         export(str(run))
     assert (folder / "mine").exists()
     export(str(run), overwrite=True)

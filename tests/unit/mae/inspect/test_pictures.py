@@ -16,9 +16,9 @@ from mae.model import MaskedAutoencoder
 from mae.spec import ImageSpec
 
 RANGES = {
-    "uint8": (0, 255),
-    "uint16": (0, 65535),
-    "int16": (-32768, 32767),
+    "uint8": (0.0, 255.0),
+    "uint16": (0.0, 65535.0),
+    "int16": (-32768.0, 32767.0),
     "float32": (-1000.0, 1000.0),
 }
 
@@ -73,7 +73,7 @@ def panels(figure):
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16"])
 def test_to_stored_after_normalise_gives_back_every_level(dtype):
-    low, high = RANGES[dtype]
+    low, high = map(int, RANGES[dtype])
     levels = torch.from_numpy(np.arange(low, high + 1, dtype=dtype)).reshape(1, 1, 16, -1)
     back = pictures.to_stored(pictures.normalise(levels, spec_of(dtype)), spec_of(dtype))
     assert back.dtype == np.dtype(dtype)
@@ -115,7 +115,7 @@ def test_to_display_one_channel_is_grey():
 
 def test_to_display_16_bit_spans_two_standard_deviations_around_the_mean():
     spec = ImageSpec(
-        channels=("a",), dtype="uint16", mean=(1000.0,), std=(400.0,), value_range=(0, 65535)
+        channels=("a",), dtype="uint16", mean=(1000.0,), std=(400.0,), value_range=(0.0, 65535.0)
     )
     pixels = np.array([[[0, 200, 1000, 1800, 65535]]], np.uint16)
     assert pictures.to_display(pixels, spec)[0, :, 0].tolist() == [0, 0, 0.5, 1, 1]
@@ -145,9 +145,7 @@ def test_reconstruction_figure_shows_input_visible_reconstruction_and_error():
     assert np.array_equal(visible[~gone], original[~gone])
     assert len(np.unique(visible[gone], axis=0)) == 1
     assert np.array_equal(reconstruction[~gone], original[~gone])
-    assert np.isnan(
-        error[~gone].astype(float).filled(np.nan) if np.ma.isMA(error) else error[~gone]
-    ).all()
+    assert np.isnan(error[~gone]).all()
     assert np.allclose(np.square(error[gone]), record.error[0].numpy()[gone])
 
 
@@ -185,7 +183,7 @@ def test_reconstruction_figure_of_a_perfect_image_is_drawn():
 
 def test_png_holds_the_words_and_leaves_matplotlibs_settings_alone():
     spec, stored = spec_of("uint8", 3), stored_images("uint8", 3)
-    settings = mpl.rcParams.copy()
+    settings = {name: value for name, value in mpl.rcParams.items() if name != "backend"}
     record = record_of(stored, spec)
     first, second = (
         pictures.png(figure_of(record, stored, spec), alt="what is seen") for _ in range(2)
@@ -194,4 +192,4 @@ def test_png_holds_the_words_and_leaves_matplotlibs_settings_alone():
     image = Image.open(io.BytesIO(first))
     assert image.text == {"Description": "what is seen"}
     assert image.height > image.width / 2
-    assert dict(mpl.rcParams) == dict(settings)
+    assert {name: mpl.rcParams[name] for name in settings} == settings

@@ -1,4 +1,4 @@
-"""Run directories made up for the report: the numbers are invented, the formats are the real ones."""
+"""Run directories made up for the report: invented numbers in the real formats."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ ARCHITECTURE: dict[str, Any] = {
 
 @pytest.fixture
 def architecture() -> dict[str, Any]:
-    return dict(ARCHITECTURE)
+    """Return the keyword arguments of the model."""
+    return ARCHITECTURE | {"img_size": (16, 24)}
 
 
 @pytest.fixture
@@ -40,14 +41,14 @@ def spec() -> ImageSpec:
         dtype="uint8",
         mean=(51.0, 102.0),
         std=(25.5, 5.1),
-        value_range=(0, 255),
+        value_range=(0.0, 255.0),
     )
 
 
 @pytest.fixture
-def model() -> MaskedAutoencoder:
+def model(architecture) -> MaskedAutoencoder:
     torch.manual_seed(0)
-    model = MaskedAutoencoder(**ARCHITECTURE)
+    model = MaskedAutoencoder(**architecture)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:

@@ -75,6 +75,7 @@ def test_read_checkpoint_of_another_kind_says_what_it_looked_for(tmp_path, other
         ({"image_spec": None}, "its description lacks image_spec"),
         ({"image_spec": {"colour": 1}}, "not an ImageSpec"),
         ({"architecture": {"img_size": 8}}, "its architecture lacks patch_size, in_chans"),
+        ({"architecture": {"in_chans": 3}}, r"reads 3 channels, .* have 2 \(near, far\)"),
     ],
 )
 def test_load_encoder_description_that_is_wrong_says_how(tmp_path, content, header, message):

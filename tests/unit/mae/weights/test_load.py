@@ -158,8 +158,8 @@ def test_load_encoder_head_of_a_classifier_is_left_aside_and_said(tmp_path, cont
     assert "encoder 30/30, decoder 20 ignored, head 2 ignored" in load_encoder(path).info["report"]
 
 
-def test_init_from_whole_model_takes_encoder_and_decoder(run, model, spec):
-    fresh = MaskedAutoencoder(**load_run(run).info["architecture"])
+def test_init_from_whole_model_takes_encoder_and_decoder(run, model, spec, architecture):
+    fresh = MaskedAutoencoder(**architecture)
     report = init_from(run, fresh, spec=spec)
     assert equal_states(fresh, model)
     assert str(report).startswith("encoder 30/30, decoder 20/20 (")
@@ -194,7 +194,13 @@ def test_init_from_another_decoder_keeps_the_fresh_one_and_says_so(
 
 def test_init_from_into_an_encoder_keeps_its_mode(run, model):
     encoder = Encoder(
-        img_size=(16, 24), patch_size=8, in_chans=2, embed_dim=32, depth=2, num_heads=4, mlp_ratio=2
+        img_size=(16, 24),
+        patch_size=8,
+        in_chans=2,
+        embed_dim=32,
+        depth=2,
+        num_heads=4,
+        mlp_ratio=2.0,
     )
     report = str(init_from(run, encoder))
     assert "encoder 30/30, decoder 20 ignored" in report
@@ -205,7 +211,7 @@ def test_init_from_into_an_encoder_keeps_its_mode(run, model):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"img_size": [24, 16]}, r"img_size is \[16, 24\] in the file and \[24, 16\] in the model"),
+        ({"img_size": (24, 16)}, r"img_size is \[16, 24\] in the file and \[24, 16\] in the model"),
         ({"patch_size": 4}, r"patch_size is \[8, 8\] in the file and \[4, 4\] in the model"),
         ({"in_chans": 3}, "in_chans is 2 in the file and 3 in the model"),
         ({"num_heads": 2}, "num_heads is 4 in the file and 2 in the model"),

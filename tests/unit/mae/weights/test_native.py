@@ -65,3 +65,10 @@ def test_load_encoder_truncated_safetensors_is_refused(tmp_path, model, spec):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(WeightsError, match="cannot be read as safetensors"):
         load_encoder(path)
+
+
+def test_load_encoder_header_that_is_no_json_is_refused(tmp_path):
+    path = tmp_path / "x.safetensors"
+    save_file({"cls_token": torch.zeros(1, 1, 4)}, path, {"domain_mae": "{"})
+    with pytest.raises(WeightsError, match="header is not JSON"):
+        load_encoder(path)

@@ -80,7 +80,7 @@ def test_save_timm_folder_any_size_and_channels_is_equal(tmp_path, in_chans, img
         dtype="uint16",
         mean=(100.0,) * in_chans,
         std=(10.0,) * in_chans,
-        value_range=(0, 65535),
+        value_range=(0.0, 65535.0),
     )
     save_timm_folder(tmp_path, encoder, spec, info={})
     batch = torch.randn(2, in_chans, *encoder.img_size)
@@ -97,7 +97,7 @@ def test_save_timm_folder_timms_own_transform_normalises_as_we_do(tmp_path):
         dtype="uint8",
         mean=(51.0, 102.0, 12.75),
         std=(25.5, 5.1, 76.5),
-        value_range=(0, 255),
+        value_range=(0.0, 255.0),
     )
     save_timm_folder(tmp_path, encoder, spec, info={})
     theirs = timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
