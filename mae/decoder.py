@@ -82,4 +82,5 @@ class Decoder(nn.Module):
         for block in self.decoder_blocks:
             tokens = block(tokens)
         # Visible places are read by attention but never scored, so they stop here.
-        return self.decoder_pred(self.decoder_norm(tokens[:, -num_removed:]))
+        pred: Tensor = self.decoder_pred(self.decoder_norm(tokens[:, -num_removed:]))
+        return pred

@@ -43,7 +43,7 @@ def transformer_block(
         mlp_ratio,
         qkv_bias=True,
         drop_path=drop_path,
-        norm_layer=partial(nn.LayerNorm, eps=LAYER_NORM_EPS),
+        norm_layer=partial(nn.LayerNorm, eps=LAYER_NORM_EPS),  # type: ignore[arg-type]
     )
 
 
@@ -163,4 +163,5 @@ class Encoder(nn.Module):
         tokens = torch.cat([cls, tokens], dim=1)
         for block in self.blocks:
             tokens = block(tokens)
-        return self.norm(tokens)
+        normed: Tensor = self.norm(tokens)
+        return normed

@@ -26,6 +26,10 @@ class WeightsError(MAEError):
     """Weights are missing, of another architecture, or would change their meaning when loaded."""
 
 
+class OutputError(MAEError):
+    """A file or folder cannot be written: no space, no permission, or it exists already."""
+
+
 class DivergedError(MAEError):
     """Training produced non-finite numbers and was stopped."""
 

@@ -74,8 +74,11 @@ class ImageSpec:
         Raises:
             DataError: If a key is missing or unknown, or a value is not allowed.
         """
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()
+        }
         try:
-            return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+            return cls(**values)
         except TypeError as error:
             raise DataError(f"not an ImageSpec: {error}; found keys {sorted(fields)}") from error
 

@@ -40,8 +40,8 @@ def export(
     Raises:
         MAEError: If weights, data or folder are impossible, or the features differ.
     """
+    from mae.files import atomic_folder
     from mae.weights import (
-        atomic_folder,
         load_encoder,
         measure_parity,
         require_parity,

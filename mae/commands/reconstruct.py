@@ -46,7 +46,8 @@ def reconstruct(
         MAEError: If run, data or an option is impossible.
     """
     from datamodules.manifest import Manifest
-    from mae.weights import atomic_write, load_run
+    from mae.files import atomic_write
+    from mae.weights import load_run
 
     if num_images < 1:
         raise ConfigError(f"num_images is {num_images}; allowed: 1 or more")

@@ -192,12 +192,10 @@ def fit(cli: TrainingCLI, start: RunStart, *, arguments: list[str]) -> float:
         KeyboardInterrupt: After Ctrl-C; says how to go on.
     """
     config = start.directory / CONFIG_FILE
-    is_new = not config.exists()
-    if start.checkpoint:
-        report_changes(config.read_text(encoding="utf-8"), cli.resolved_config())
-        step = int(read_checkpoint(start.checkpoint, verify=False)["global_step"])
-        print(f"going on from {start.checkpoint} (step {step:,})")
-        MetricsLog(start.directory).drop_after(step)
+    before = config.read_text(encoding="utf-8") if config.exists() else None
+    first_step = 0
+    if start.checkpoint is not None and before is not None:
+        first_step = _prepare_resume(cli, start.directory, start.checkpoint, before)
     config.write_text(cli.resolved_config(), encoding="utf-8")
     write_environment(start.directory, arguments)
     began = time.monotonic()
@@ -212,8 +210,11 @@ def fit(cli: TrainingCLI, start: RunStart, *, arguments: list[str]) -> float:
     except SystemExit as error:  # Lightning's answer to Ctrl-C
         raise interrupted from error
     except MAEError:
-        if is_new and cli.trainer.global_step == 0:
-            forget_run(start.directory)  # nothing was trained: the directory may be used again
+        if cli.trainer.global_step in (0, first_step):  # nothing was trained: leave no trace
+            if before is None:
+                forget_run(start.directory)
+            else:
+                config.write_text(before, encoding="utf-8")
         raise
     if cli.trainer.interrupted:
         raise interrupted
@@ -223,6 +224,26 @@ def fit(cli: TrainingCLI, start: RunStart, *, arguments: list[str]) -> float:
             start.directory, seconds=round(seconds, 1), peak_memory_mib=round(_peak_memory_mib())
         )
     return seconds
+
+
+def _prepare_resume(cli: TrainingCLI, directory: Path, checkpoint: Path, before: str) -> int:
+    """Refuse what would make the run another one; return the step it goes on from."""
+    report_changes(before, cli.resolved_config())
+    content = read_checkpoint(checkpoint, verify=False)
+    step = int(content["global_step"])
+    consumed = content[type(cli.datamodule).__qualname__]["samples_consumed"]
+    trainer, batch_size = cli.trainer, cli.datamodule.batch_size
+    effective = batch_size * trainer.accumulate_grad_batches * trainer.world_size
+    if consumed != step * effective:
+        raise ConfigError(
+            f"a resumed run keeps its effective batch, which the lr was scaled to: "
+            f"{consumed / step:g} images per step so far, {effective} now ({batch_size} "
+            f"data.batch_size x {trainer.accumulate_grad_batches} trainer.accumulate_grad_batches "
+            f"x {trainer.world_size} processes); choose them so that the product stays"
+        )
+    print(f"going on from {checkpoint} (step {step:,})")
+    MetricsLog(directory).drop_after(step)
+    return step
 
 
 def _peak_memory_mib() -> float:

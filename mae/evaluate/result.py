@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from mae.errors import DataError
 from mae.evaluate.metrics import Interval
-from mae.weights import atomic_write
+from mae.files import atomic_write
 
 FORMAT = "domain-mae-probe"
 VERSION = 1
@@ -169,7 +169,7 @@ def save_probe(result: ProbeResult, path: Path) -> None:
     """Write ``probe.json``, whole or not at all.
 
     Raises:
-        WeightsError: If the folder cannot be written; an older file stays.
+        OutputError: If the folder cannot be written; an older file stays.
     """
     text = json.dumps(result.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     atomic_write(path, lambda file: file.write_text(text, encoding="utf-8"))

@@ -158,7 +158,7 @@ class _Frame:
             + _text((self.left - 8, self.y(tick) + 4), _number(tick), "tick", anchor="end")
             for tick in self.y_ticks
         ]
-        return Markup("").join(lines) + _text((4, 14), label, "label")
+        return Markup("").join(lines) + _text((4.0, 14.0), label, "label")
 
     def axis_x(self, label: str, *, grid: bool = False) -> Markup:
         top = self.top if grid else self.bottom

@@ -15,7 +15,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins import TorchCheckpointIO
 
 from mae.errors import ConfigError
-from mae.weights.files import atomic_write
+from mae.files import atomic_write
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -27,7 +27,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Save `checkpoint` at `path`; a crash leaves the previous state of the file.
 
         Raises:
-            WeightsError: If the disk is full or not writable; no partial file stays.
+            OutputError: If the disk is full or not writable; no partial file stays.
         """
         del storage_options
         atomic_write(path, lambda temporary: torch.save(checkpoint, temporary))

@@ -243,6 +243,7 @@ class PretrainTask(lightning.LightningModule):
                 "resume without these changes, or start a new run with --init-weights"
             )
         self.samples_seen = saved["samples_seen"]
+        self.recipe = saved["recipe"]  # where the run began, whatever it is continued by
 
 
 def _unknown_pixels(in_chans: int) -> ImageSpec:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mae.weights.checkpoint import checkpoint_header, newest_checkpoint, read_checkpoint
-from mae.weights.files import atomic_folder, atomic_write
 from mae.weights.load import LoadedEncoder, LoadedModel, init_from, load_encoder, load_run
 from mae.weights.native import save_encoder
 from mae.weights.parity import measure_parity, require_parity
@@ -14,8 +13,6 @@ __all__ = [
     "LoadReport",
     "LoadedEncoder",
     "LoadedModel",
-    "atomic_folder",
-    "atomic_write",
     "checkpoint_header",
     "init_from",
     "load_encoder",

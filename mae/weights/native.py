@@ -19,10 +19,10 @@ from torch import Tensor
 from mae import __version__
 from mae.encoder import Encoder
 from mae.errors import WeightsError
+from mae.files import atomic_write
 from mae.pooling import POOLINGS
 from mae.posembed import sincos_2d
 from mae.spec import ImageSpec
-from mae.weights.files import atomic_write
 from mae.weights.header import HEADER_KEY, Header, describe_encoder, plain
 
 FINAL_NORM = "norm"
@@ -40,7 +40,7 @@ def save_encoder(
         info: ``step``, ``samples_seen``, ``recipe`` and whatever should travel along; JSON-able.
 
     Raises:
-        WeightsError: If the file cannot be written.
+        OutputError: If the file cannot be written.
     """
     fields = encoder_header(encoder, spec, info=info).to_dict()
     metadata = {"format": "pt", HEADER_KEY: json.dumps(fields, sort_keys=True)}

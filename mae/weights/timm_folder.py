@@ -43,7 +43,7 @@ def save_timm_folder(
 ) -> None:
     """Write weights, configuration and card into an existing, empty folder.
 
-    Use it inside `mae.weights.atomic_folder`, so that no half export stays behind.
+    Use it inside `mae.files.atomic_folder`, so that no half export stays behind.
 
     Args:
         folder: Where to write.

@@ -170,22 +170,30 @@ def test_resume_with_a_changed_model_is_refused_by_name(mae, whole, stopped, fla
     assert_same_run(whole, run)
 
 
-def test_resume_on_other_data_is_refused_by_name(mae, stopped, gray_shards):
+def test_resume_on_other_data_is_refused_by_name_and_does_no_harm(
+    mae, whole, stopped, labeled_shards
+):
     run = stopped(3)
-    said = mae("pretrain", "--resume", run, "--data", gray_shards)
+    said = mae("pretrain", "--resume", run, "--data", labeled_shards)
     assert said.status == 1
-    assert "Traceback" not in said.err
-    assert "data" in said.err
+    assert "cannot continue on other data" in said.err
+    assert mae("pretrain", "--resume", run).status == 0
+    assert_same_run(whole, run)
 
 
-@pytest.mark.parametrize("change", ["data.batch_size", "trainer.accumulate_grad_batches"])
-def test_resume_with_another_effective_batch_is_refused_by_name(mae, stopped, change):
-    """The lr was scaled to the batch and stays as it is: another batch would be another run."""
+@pytest.mark.parametrize(
+    ("change", "effective"), [("data.batch_size", 2), ("trainer.accumulate_grad_batches", 3)]
+)
+def test_resume_with_another_effective_batch_is_refused_with_both_numbers(
+    mae, whole, stopped, change, effective
+):
+    """The lr was scaled to the batch and comes back with the optimizer."""
     run = stopped(3)
     said = mae("pretrain", "--resume", run, f"--{change}", "1")
     assert said.status == 1
-    assert change in said.err
-    assert "so far, 1 now" in said.err
+    assert f"6 images per step so far, {effective} now" in said.err
+    assert mae("pretrain", "--resume", run).status == 0
+    assert_same_run(whole, run)
 
 
 def test_resume_with_another_budget_is_said(mae, stopped):
@@ -217,7 +225,7 @@ def test_resume_from_a_lone_checkpoint_points_to_init_weights(mae, whole, tmp_pa
 
 @pytest.mark.slow
 def test_resume_after_kill_9_gives_the_uninterrupted_run(mae, config, shards, tmp_path):
-    run, steps = tmp_path / "killed", 60
+    run, steps = tmp_path / "killed", 30
     longer = ["--data.steps", str(steps), "--checkpoint.keep_last", "2", "--data.num_workers", "1"]
     arguments = ["pretrain", str(config), "--data", str(shards), *longer]
     command = [sys.executable, "-m", "mae.cli", *arguments, "--out", str(run)]
@@ -227,7 +235,7 @@ def test_resume_after_kill_9_gives_the_uninterrupted_run(mae, config, shards, tm
     )
     try:
         deadline = time.monotonic() + 240
-        while not list((run / "checkpoints").glob("step-*[5-9].ckpt")):
+        while not list((run / "checkpoints").glob("step-*.ckpt")):
             assert process.poll() is None, "the run ended before it was killed"
             assert time.monotonic() < deadline, "no checkpoint appeared"
             time.sleep(0.005)
@@ -239,10 +247,10 @@ def test_resume_after_kill_9_gives_the_uninterrupted_run(mae, config, shards, tm
 
     assert mae(*arguments, "--out", run, "--resume", "auto").status == 0
     assert mae(*arguments, "--out", tmp_path / "whole").status == 0
-    # A validation that the kill prevented is not made up for; nothing else may be missing.
-    ours, theirs = metrics(run), metrics(tmp_path / "whole")
-    assert [row for row in ours if "train/" in row[1]] == [r for r in theirs if "train/" in r[1]]
-    assert set(ours) <= set(theirs)
+    # What the kill kept from being logged beside the checkpoint is not made up for; that is all.
+    ours, theirs = set(metrics(run)), set(metrics(tmp_path / "whole"))
+    assert ours <= theirs
+    assert len({step for step, _, _ in theirs - ours}) <= 1
     last = f"step-{steps:08d}.ckpt"
     ours, theirs = (
         read_checkpoint(folder / "checkpoints" / last) for folder in (run, tmp_path / "whole")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 from mae.report import sections
 from mae.report.collect import Export, Picture, RunFiles, collect
 
@@ -14,7 +16,7 @@ def test_model_sentence_names_the_architecture(complete_run):
 def test_model_sentence_of_an_oblong_image_has_both_sides():
     model = {"img_size": [64, 96], "patch_size": 8, "embed_dim": 4, "depth": 1, "num_heads": 1}
     assert "images of 64x96 px" in sections.model_sentence(
-        RunFiles(path=None, config={"model": model})
+        RunFiles(path=Path("run"), config={"model": model})
     )
 
 
@@ -30,7 +32,7 @@ def test_facts_are_those_of_the_run(complete_run):
 
 def test_facts_of_a_run_resumed_once_add_up_the_time():
     starts = [{"seconds": 60, "peak_memory_mib": 100}, {"seconds": 30, "peak_memory_mib": 90}]
-    facts = dict(sections.facts(RunFiles(path=None, environment={"starts": starts})))
+    facts = dict(sections.facts(RunFiles(path=Path("run"), environment={"starts": starts})))
     assert facts == {"time": "1 min 30 s", "peak memory": "100 MiB"}
 
 
@@ -47,19 +49,19 @@ def test_loss_section_keeps_different_references_apart():
         "val/predict_zero": {0: 1.0},
         "val/predict_patch_mean": {0: 0.25},
     }
-    chart = sections.loss_section(RunFiles(path=None, metrics=metrics))["chart"]
+    chart = sections.loss_section(RunFiles(path=Path("run"), metrics=metrics))["chart"]
     assert "predict zero: 1<" in chart
     assert "predict the patch mean: 0.25<" in chart
 
 
 def test_loss_section_without_finite_values_is_none():
     metrics = {"train/loss": {0: float("nan")}}
-    assert sections.loss_section(RunFiles(path=None, metrics=metrics)) is None
+    assert sections.loss_section(RunFiles(path=Path("run"), metrics=metrics)) is None
 
 
 def test_loss_section_counts_values_that_cannot_be_drawn():
     metrics = {"train/loss": {0: 1.0, 1: float("nan")}, "val/loss": {0: float("inf")}}
-    loss = sections.loss_section(RunFiles(path=None, metrics=metrics))
+    loss = sections.loss_section(RunFiles(path=Path("run"), metrics=metrics))
     assert loss["num_left_out"] == 2
 
 

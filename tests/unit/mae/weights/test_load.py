@@ -9,9 +9,9 @@ import torch
 
 from mae.encoder import Encoder
 from mae.errors import DataError, WeightsError
+from mae.files import atomic_folder
 from mae.model import MaskedAutoencoder
 from mae.weights import (
-    atomic_folder,
     init_from,
     load_encoder,
     load_run,

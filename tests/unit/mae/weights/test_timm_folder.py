@@ -12,9 +12,9 @@ from timm.data import create_transform, resolve_model_data_config
 
 from mae.encoder import Encoder
 from mae.errors import WeightsError
+from mae.files import atomic_folder
 from mae.spec import ImageSpec
 from mae.weights import (
-    atomic_folder,
     load_encoder,
     measure_parity,
     require_parity,

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from mae.errors import WeightsError
-from mae.weights import atomic_folder, atomic_write
+from mae.errors import OutputError
+from mae.files import atomic_folder, atomic_write
 
 TENSORS = {"a": torch.zeros(100_000)}
 
@@ -61,7 +61,7 @@ def test_atomic_write_failure_keeps_the_old_file_and_leaves_nothing(tmp_path):
 def test_atomic_write_full_disk_is_a_sentence_and_the_old_file_stays(tmp_path, full_disk, writer):
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(WeightsError, match=r"cannot write .*free space on that disk"):
+    with pytest.raises(OutputError, match=r"cannot write .*free space on that disk"):
         atomic_write(path, writer)
     assert path.read_text() == "old"
     assert names(tmp_path) == ["file"]
@@ -69,7 +69,7 @@ def test_atomic_write_full_disk_is_a_sentence_and_the_old_file_stays(tmp_path, f
 
 def test_atomic_write_under_a_file_is_a_sentence(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(WeightsError, match="cannot write"):
+    with pytest.raises(OutputError, match="cannot write"):
         atomic_write(tmp_path / "file" / "below", lambda p: p.write_text("x"))
 
 
@@ -78,7 +78,7 @@ def test_atomic_folder_existing_folder_is_kept_unless_told(tmp_path):
     folder.mkdir()
     (folder / "old").write_text("")
     with (
-        pytest.raises(WeightsError, match="exists already; choose another --out"),
+        pytest.raises(OutputError, match="exists already; choose another --out"),
         atomic_folder(folder),
     ):
         pytest.fail("must not get here")

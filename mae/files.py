@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mae.errors import WeightsError
+from mae.errors import OutputError
 
 # A full disk is an OSError to Python, a RuntimeError of its zip writer to torch, and an error of
 # its own to safetensors; these words tell them from defects.
@@ -31,7 +31,7 @@ def atomic_write(path: str | Path, writer: Callable[[Path], object]) -> Path:
         The final path.
 
     Raises:
-        WeightsError: If the directory cannot be written or the disk is full; `path` is untouched.
+        OutputError: If the directory cannot be written or the disk is full; `path` is untouched.
     """
     final = Path(path)
     temporary = None
@@ -67,12 +67,12 @@ def atomic_folder(path: str | Path, *, overwrite: bool = False) -> Iterator[Path
         The empty folder to fill with files.
 
     Raises:
-        WeightsError: If `path` exists and is not to be replaced, or cannot be written.  If the
+        OutputError: If `path` exists and is not to be replaced, or cannot be written.  If the
             block raises, nothing is left and an older folder stays.
     """
     final = Path(path)
     if final.exists() and not overwrite:
-        raise WeightsError(f"{final} exists already; choose another --out, or add --overwrite true")
+        raise OutputError(f"{final} exists already; choose another --out, or add --overwrite true")
     temporary = None
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -110,8 +110,8 @@ def _of_the_disk(error: Exception) -> bool:
     return isinstance(error, OSError) or any(word in str(error) for word in _DISK_WORDS)
 
 
-def _cannot_write(path: Path, error: Exception) -> WeightsError:
-    return WeightsError(
+def _cannot_write(path: Path, error: Exception) -> OutputError:
+    return OutputError(
         f"cannot write {path}: {error}; free space on that disk, or choose a folder that you may "
         f"write to"
     )
