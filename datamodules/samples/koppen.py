@@ -144,7 +144,7 @@ def labeled_windows(world: World, *, stride: int = 16) -> Iterator[LabeledWindow
 
 
 def unlabeled_windows(
-    world: World, *, size: int = 96, stride: int = 43, min_land: float = 0.5
+    world: World, *, size: int = 80, stride: int = 29, min_land: float = 0.85
 ) -> Iterator[Window]:
     """Yield the windows of training and validation blocks that pretraining draws its crops from.
 
@@ -166,9 +166,9 @@ def write_koppen(
     out_dir: Path,
     *,
     labeled_stride: int = 16,
-    unlabeled_size: int = 96,
-    unlabeled_stride: int = 43,
-    min_land: float = 0.5,
+    unlabeled_size: int = 80,
+    unlabeled_stride: int = 29,
+    min_land: float = 0.85,
 ) -> KoppenSummary:
     """Write Köppen-5 as PNG files with one CSV per part; a finished folder is not written again.
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from lightning.pytorch.cli import LightningArgumentParser
 
 from datamodules import LabeledShards
+from mae.commands.config_keys import own_options, split_arguments
 from mae.commands.run_directory import CONFIG_FILE, RunStart, choose_run
-from mae.commands.training import TrainingCLI, fit, own_options, split_arguments
+from mae.commands.training import TrainingCLI, fit
 from mae.errors import ConfigError
 from mae.recipe import find_recipe
 from mae.tasks.finetune import FinetuneTask

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from lightning.pytorch.cli import LightningArgumentParser
 
 from datamodules import UnlabeledShards
+from mae.commands.config_keys import own_options, split_arguments
 from mae.commands.run_directory import CONFIG_FILE, RunStart, choose_run
-from mae.commands.training import TrainingCLI, fit, own_options, split_arguments
+from mae.commands.training import TrainingCLI, fit
 from mae.errors import ConfigError
 from mae.recipe import find_recipe
 from mae.tasks.metrics_log import MetricsLog

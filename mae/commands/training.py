@@ -6,13 +6,11 @@ concrete classes.  A later file wins over an earlier one, a flag over every file
 
 from __future__ import annotations
 
-import argparse
 import logging
 import resource
 import time
 import warnings
-from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,10 @@ from typing import Any
 import jsonargparse
 import lightning
 import torch
-import yaml
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
+from mae.commands.config_keys import refuse_unknown_keys, report_changes
 from mae.commands.run_directory import (
     CONFIG_FILE,
     RunStart,
@@ -31,7 +29,7 @@ from mae.commands.run_directory import (
     update_environment,
     write_environment,
 )
-from mae.errors import ConfigError, MAEError, did_you_mean
+from mae.errors import ConfigError, MAEError
 from mae.tasks.callbacks import RunProgress, StopWhenDiverged
 from mae.tasks.checkpoints import AtomicCheckpointIO, Checkpoints
 from mae.tasks.metrics_log import MetricsLog
@@ -173,12 +171,6 @@ def quiet_lightning() -> None:
         warnings.filterwarnings("ignore", message=hint)
 
 
-def own_options(parser: argparse.ArgumentParser) -> set[str]:
-    """Return the options that `parser` knows, with their dashes."""
-    words = parser.format_usage().replace("[", " ").replace("]", " ").split()
-    return {word for word in words if word.startswith("--")} | {"--help"}
-
-
 def fit(cli: TrainingCLI, start: RunStart, *, arguments: list[str]) -> float:
     """Write down what runs, train, and return the seconds it took.
 
@@ -250,117 +242,6 @@ def _peak_memory_mib() -> float:
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def split_arguments(arguments: Sequence[str], own: Collection[str]) -> tuple[list[str], list[str]]:
-    """Part a command line into what the verb reads itself and Lightning's ``--key value`` flags.
-
-    Args:
-        arguments: Command line after the verb.
-        own: The verb's own options, with their dashes.
-    """
-    mine: list[str] = []
-    flags: list[str] = []
-    rest = deque(arguments)
-    while rest:
-        argument = rest.popleft()
-        option, equals, _ = argument.partition("=")
-        is_option = option.startswith("--")
-        target = flags if is_option and option not in own else mine
-        target.append(argument)
-        has_value = is_option and not equals and option != "--help"
-        if has_value and rest and not rest[0].startswith("--"):
-            target.append(rest.popleft())
-    return mine, flags
-
-
-def refuse_unknown_keys(
-    args: Sequence[str], *, known: Iterable[str], suggested: Iterable[str] = ()
-) -> None:
-    """Check flags and files for keys that nothing reads.
-
-    Args:
-        args: Command line as for `TrainingCLI`.
-        known: All keys, dotted, groups included.
-        suggested: Options with dashes that a flag may have been meant to be.
-
-    Raises:
-        ConfigError: Names the first unknown key, where it stands, and the nearest valid one.
-    """
-    names = set(known) | {"config"}
-    for position, argument in enumerate(args):
-        if not argument.startswith("--"):
-            continue
-        key, _, value = argument[2:].partition("=")
-        if key == "config":
-            path = value or args[position + 1]
-            for found in _keys_of_file(Path(path)):
-                _refuse_unknown(found, names, where=path)
-        else:
-            options = [option.removeprefix("--") for option in suggested]
-            _refuse_unknown(key, names, where="the command line", suggested=options)
-
-
-def _refuse_unknown(
-    key: str, names: set[str], *, where: str, suggested: Iterable[str] = ()
-) -> None:
-    parents = {key.rsplit(".", depth)[0] for depth in range(key.count(".") + 1)}
-    free_form = {"trainer.logger", "trainer.callbacks", "trainer.strategy", "trainer.plugins"}
-    if key in names or parents & free_form:
-        return
-    raise ConfigError(
-        f"unknown key {key!r} in {where}{did_you_mean(key, names.union(suggested))}\n"
-        f"mae recipes show NAME explains the keys of a recipe"
-    )
-
-
-def _keys_of_file(path: Path) -> Iterable[str]:
-    """Return the dotted keys of a YAML file."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error}") from error
-    if not isinstance(content, Mapping):
-        raise ConfigError(f"{path} is not a mapping of keys to values; see mae recipes show")
-    return _flat(content)
-
-
-def report_changes(before: str, after: str) -> None:
-    """Say what a resumed run does differently; refuse what would make it another run.
-
-    Args:
-        before: YAML of the run so far.
-        after: YAML it would go on with.
-
-    Raises:
-        ConfigError: If a key below ``model:`` or the seed changed; names both values.
-    """
-    old, new = _flat(yaml.safe_load(before)), _flat(yaml.safe_load(after))
-    changes = {
-        key: f"{key}: {old.get(key)!r} so far, {new.get(key)!r} now"
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and not isinstance(old.get(key, new.get(key)), Mapping)
-    }
-    refused = [
-        text for key, text in changes.items() if key.startswith(("model.", "seed_everything"))
-    ]
-    if refused:
-        raise ConfigError(
-            f"a resumed run keeps its model, optimisation and seed; {'; '.join(refused)}; resume "
-            f"without the change, or start a new run with --init-weights"
-        )
-    for text in changes.values():
-        print(f"changed on resume: {text}")
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a nested mapping as dotted keys; groups stand in it as well."""
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        flat[f"{prefix}{name}"] = value
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{name}."))
-    return flat
 
 
 def _first_lines(message: str, count: int = 2) -> str:

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from mae.spec import ImageSpec
 Batch = Mapping[str, Any]
 
 
+@runtime_checkable
 class Samples(Protocol):
     """A map-style data set of ``{"image", "label", "group", "key"}``."""
 

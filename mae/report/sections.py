@@ -56,7 +56,7 @@ def facts(files: RunFiles) -> Rows:
         rows.append(("images per second, median", f"{median(speed.values()):,.0f}"))
     seconds = [start["seconds"] for start in _starts(files) if "seconds" in start]
     if seconds:
-        rows.append(("time", duration(sum(seconds))))
+        rows.append(("time", duration(float(sum(seconds)))))
     memory = [start["peak_memory_mib"] for start in _starts(files) if "peak_memory_mib" in start]
     if memory:
         rows.append(("peak memory", f"{max(memory):,.0f} MiB"))

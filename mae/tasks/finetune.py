@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import lightning
 import torch
@@ -17,8 +17,8 @@ from mae.errors import ConfigError
 from mae.optim import OptimConfig, build_optimizer, build_schedule, parameter_groups
 from mae.pooling import Pooling
 from mae.tasks.pretrain import Batch
-from mae.weights import load_encoder
-from mae.weights.header import describe_encoder
+from mae.weights import checkpoint_header, load_encoder
+from mae.weights.header import HEADER_KEY, describe_encoder
 
 SPLITS = ("val", "test")
 
@@ -66,6 +66,10 @@ class FinetuneTask(lightning.LightningModule):
         if start == "weights":
             encoder.load_state_dict(loaded.encoder.state_dict())
         self.start = start
+        self.architecture = describe_encoder(encoder) | {
+            "num_classes": num_classes,
+            "global_pool": global_pool,
+        }
         self.image_spec = loaded.spec
         self.depth = encoder.depth
         self.img_size = encoder.img_size
@@ -159,3 +163,13 @@ class FinetuneTask(lightning.LightningModule):
         total_steps = int(self.trainer.estimated_stepping_batches)
         schedule = build_schedule(optimizer, self.optim, total_steps=total_steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what a reader of the weights must know; primitives only."""
+        checkpoint[HEADER_KEY] = checkpoint_header(
+            architecture=self.architecture,
+            spec=self.image_spec,
+            step=self.global_step,
+            samples_seen=self.trainer.datamodule.samples_consumed,  # type: ignore[attr-defined]
+            recipe="",
+        )

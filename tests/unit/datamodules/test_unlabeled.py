@@ -37,13 +37,13 @@ class Recorder(LightningModule):
         self.seen: list[tuple[int, str, int]] = []
         self.validated: list[int] = []
 
-    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:  # noqa: ARG002
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
         checks = (image.double().sum().item() for image in batch["image"])
         prints = [hash(round(check, 3)) for check in checks]
         self.seen += zip(batch["sample"].tolist(), batch["key"], prints, strict=True)
         return (self.weight - batch["image"].mean()) ** 2
 
-    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:  # noqa: ARG002
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         self.validated += batch["sample"][~batch["is_padding"]].tolist()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -347,15 +347,12 @@ def test_fit_many_bad_images_stop_the_run_with_reasons(
         fit(module(directory, steps=50), tmp_path)
 
 
-def test_setup_cut_shard_is_refused_before_the_first_step(
-    shards: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_setup_cut_shard_is_refused_before_the_first_step(shards: Callable[..., Path]) -> None:
     directory = shards(10)
     path = directory / "train-000001.tar"
     path.write_bytes(path.read_bytes()[:-1024])
-    data = module(directory)
     with pytest.raises(DataError, match=r"train-000001\.tar has"):
-        fit(data, tmp_path)
+        module(directory).setup("fit")
 
 
 @pytest.mark.parametrize(

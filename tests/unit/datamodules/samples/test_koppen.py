@@ -109,11 +109,11 @@ def test_unlabeled_windows_hold_no_test_block_and_enough_land(
 ) -> None:
     assert {window.split for window in unlabeled} == {"train", "val"}
     for window in unlabeled[::10]:
-        # A tenth of a window's 96 px is not resolved by cell rounding: compare loosely.
+        # cells are sampled here, one a pixel, so the shares differ in their second decimal
         centres = ((np.arange(window.size) + 0.5) * 36 / 15).astype(int)
         rows = centres + round(window.row * 2.4)
         cols = centres + round(window.col * 2.4)
-        assert (world.groups[np.ix_(rows, cols)] > 0).mean() > 0.48
+        assert (world.groups[np.ix_(rows, cols)] > 0).mean() > 0.83
 
 
 @needs_data

@@ -61,7 +61,7 @@ def test_finetune_from_weights_starts_with_the_encoder_of_pretraining(
     said = mae("finetune", pretrained, "--data", labeled_shards, "--out", "run", *flags)
     assert said.status == 0
     assert "steps from weights in" in said.out
-    assert "test: balanced accuracy 0." in said.out
+    assert "test: balanced accuracy " in said.out
     (checkpoint,) = Path("run/checkpoints").iterdir()
     state = read_checkpoint(checkpoint)["state_dict"]
     encoder = load_encoder(pretrained).encoder.state_dict()
@@ -101,7 +101,9 @@ def test_finetune_resumed_gives_the_uninterrupted_run(mae, done, tmp_path):
     speed = "train/images_per_s"
     rows = [[row for row in read_metrics(folder) if row[1] != speed] for folder in (done, run)]
     assert rows[0] == rows[1]
-    states = [read_checkpoint(folder / "checkpoints" / last)["state_dict"] for folder in (done, run)]
+    states = [
+        read_checkpoint(folder / "checkpoints" / last)["state_dict"] for folder in (done, run)
+    ]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 

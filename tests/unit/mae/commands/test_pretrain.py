@@ -71,7 +71,7 @@ def test_pretrain_logs_steps_that_are_done_and_validation_where_it_happened(done
     assert by_name.pop("train/loss") == [1, 2, 3, 4]
     assert by_name.pop("train/lr") == [1, 2, 3, 4]
     names = ("val/loss", "val/predict_zero", "val/predict_patch_mean", "val/feature_std")
-    assert by_name == dict.fromkeys(names, [0, 2, 4])
+    assert by_name == {key: [0, 2, 4] for key in names}
 
 
 def test_pretrain_hands_the_encoder_of_the_last_checkpoint_over(done):

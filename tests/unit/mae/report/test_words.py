@@ -14,7 +14,7 @@ def test_number_is_written_for_a_reader(value, expected):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"), [(42.2, "42 s"), (211.4, "3 min 31 s"), (7322, "2 h 2 min")]
+    ("seconds", "expected"), [(42.2, "42 s"), (211.4, "3 min 31 s"), (7322.0, "2 h 2 min")]
 )
 def test_duration_uses_the_two_largest_units(seconds, expected):
     assert words.duration(seconds) == expected

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mae.commands.training import refuse_unknown_keys, report_changes, split_arguments
+from mae.commands.config_keys import refuse_unknown_keys, report_changes, split_arguments
 from mae.errors import ConfigError
 
 OWN = {"--data", "--out", "--help"}
