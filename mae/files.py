@@ -92,8 +92,10 @@ def atomic_folder(path: str | Path, *, overwrite: bool = False) -> Iterator[Path
 
 def _publish(temporary: Path, final: Path) -> None:
     """Sync a filled folder and rename it to `final`, in place of what is there."""
-    temporary.chmod(0o777 & ~_umask())  # mkdtemp's own mode is for the owner alone
+    # mkdtemp's own mode, and that of some libraries' files, is for the owner alone.
+    temporary.chmod(0o777 & ~_umask())
     for file in temporary.iterdir():
+        file.chmod(0o666 & ~_umask())
         _sync(file)
     _sync(temporary)
     if final.exists():  # a folder cannot be renamed over one that holds files

@@ -64,8 +64,8 @@ class Fitted:
 
     predictions: Ints
     setting: str = ""
-    chosen: float | None = None
-    grid: tuple[float, ...] = ()
+    chosen: int | float | None = None
+    grid: tuple[int | float, ...] = ()
     complete_below: bool = False
     converged: bool = True
 

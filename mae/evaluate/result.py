@@ -77,8 +77,8 @@ class Row:
     vs_random: Difference | None
     vs_simple: Difference | None
     setting: str
-    chosen: float | None
-    grid: list[float]
+    chosen: int | float | None
+    grid: list[int | float]
     notes: list[str]
     seconds: float
 

@@ -12,7 +12,7 @@ from mae.spec import ImageSpec
 
 SPEC = ImageSpec(
     channels=("a", "b"), dtype="uint16", mean=(900.0, 300.0), std=(200.0, 50.0),
-    value_range=(0, 65535),
+    value_range=(0.0, 65535.0),
 )  # fmt: skip
 
 

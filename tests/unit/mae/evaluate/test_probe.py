@@ -240,7 +240,7 @@ def encoder() -> Encoder:
 
 def extract(encoder, train, test=(0, 1) * 20, classes=("dark", "bright")):
     spec = ImageSpec(channels=("r", "g", "b"), dtype="uint8", mean=(90.0,) * 3, std=(60.0,) * 3,
-                     value_range=(0, 255))  # fmt: skip
+                     value_range=(0.0, 255.0))  # fmt: skip
     return extract_probe(
         encoder, spec, train=batches(Images(train), batch_size=8),
         test=batches(Images(test), batch_size=8), classes=classes, data_digest="d", seeds=(3,),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mae.errors import ConfigError, WeightsError
+from mae.errors import ConfigError, OutputError
 from mae.tasks.checkpoints import AtomicCheckpointIO, Checkpoints
 
 
@@ -74,7 +74,7 @@ def test_save_checkpoint_that_fails_half_way_leaves_the_old_file(tmp_path, monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", write_half)
-    with pytest.raises(WeightsError, match=r"cannot write .*step\.ckpt: .*No space left"):
+    with pytest.raises(OutputError, match=r"cannot write .*step\.ckpt: .*No space left"):
         AtomicCheckpointIO().save_checkpoint({"a": 2}, path)
     assert load(path) == {"a": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["step.ckpt"]
