@@ -54,12 +54,19 @@ def choose_run(*, out: str | None, resume: str | None, name: str) -> RunStart:
         name: Short name for a new run.
 
     Raises:
-        ConfigError: If a new run's directory exists, or a run to go on with has no configuration.
+        ConfigError: If a new run's directory exists, a run to go on with has no configuration, or
+            `out` is another directory than that of the run to go on with.
         WeightsError: If the checkpoint named does not exist or none is good.
     """
     directory = Path(out) if out else Path("runs") / name
     if resume and resume != "auto":
-        return _named_run(Path(resume))
+        start = _named_run(Path(resume))
+        if out and directory.resolve() != start.directory.resolve():
+            raise ConfigError(
+                f"--resume goes on in {start.directory}, but --out is {out}; leave --out away, or "
+                f"start a new run with --init-weights"
+            )
+        return start
     has_run = (directory / CONFIG_FILE).is_file()
     if resume == "auto" and has_run:
         try:

@@ -10,7 +10,8 @@ import logging
 import resource
 import time
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import jsonargparse
 import lightning
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
@@ -144,7 +146,8 @@ class TrainingCLI(LightningCLI):
             default_root_dir=self.run_dir,
             enable_progress_bar=False,
         )
-        log.trainer = Trainer(**config)
+        with _our_words():
+            log.trainer = Trainer(**config)
         return log.trainer
 
     def resolved_config(self) -> str:
@@ -196,9 +199,10 @@ def fit(cli: TrainingCLI, start: RunStart, *, arguments: list[str]) -> float:
         f"{start.directory}"
     )
     try:
-        cli.trainer.fit(
-            cli.model, datamodule=cli.datamodule, ckpt_path=start.checkpoint, weights_only=True
-        )
+        with _our_words():
+            cli.trainer.fit(
+                cli.model, datamodule=cli.datamodule, ckpt_path=start.checkpoint, weights_only=True
+            )
     except SystemExit as error:  # Lightning's answer to Ctrl-C
         raise interrupted from error
     except MAEError:
@@ -216,6 +220,25 @@ def fit(cli: TrainingCLI, start: RunStart, *, arguments: list[str]) -> float:
             start.directory, seconds=round(seconds, 1), peak_memory_mib=round(_peak_memory_mib())
         )
     return seconds
+
+
+@contextmanager
+def _our_words() -> Iterator[None]:
+    """Say without a traceback what Lightning finds wrong with the trainer's settings.
+
+    Raises:
+        ConfigError: With Lightning's sentence.
+    """
+    try:
+        yield
+    except (MisconfigurationException, ValueError) as error:
+        is_setting = isinstance(error, MisconfigurationException)
+        if isinstance(error, MAEError) or not (is_setting or "val_check_interval" in str(error)):
+            raise
+        raise ConfigError(
+            f"these trainer settings do not fit this machine or each other: "
+            f"{_first_lines(str(error), 1)}; change them below trainer: or by --trainer.KEY VALUE"
+        ) from error
 
 
 def _prepare_resume(cli: TrainingCLI, directory: Path, checkpoint: Path, before: str) -> int:

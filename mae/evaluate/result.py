@@ -185,6 +185,8 @@ def load_probe(path: Path) -> ProbeResult:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"{path} is not JSON ({error}); run `mae probe` again") from error
+    if not isinstance(fields, dict):
+        raise DataError(f"{path} is no probe result; run `mae probe` again")
     return ProbeResult.from_dict(fields)
 
 

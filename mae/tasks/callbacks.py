@@ -120,8 +120,8 @@ def _progress_bar() -> Progress:
 class StopWhenDiverged(Callback):
     """End the run when loss or weights are no longer finite, before such weights are saved.
 
-    Every micro-batch counts; but the host looks only on steps that log or save and at the end, so
-    that other steps don't wait for the device.
+    One broken micro-batch breaks the weights for good, so it is enough to look on steps that log or
+    save and at the end; other steps don't wait for the device.
 
     Args:
         checkpoints: Stands after this callback in the trainer's list.
@@ -131,27 +131,22 @@ class StopWhenDiverged(Callback):
     def __init__(self, checkpoints: Checkpoints, *, log_every_n_steps: int) -> None:
         self.checkpoints = checkpoints
         self.log_every_n_steps = log_every_n_steps
-        self._loss: Tensor | None = None
-        self._finite: Tensor | None = None
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Note whether the loss is finite; look now and then.
+        """Look at the loss now and then, and at the weights before they are saved.
 
         Raises:
             DivergedError: With step, lr, and where the last checkpoint is.
         """
         del batch, batch_idx
-        self._loss = outputs["loss"].detach()
-        finite = torch.isfinite(self._loss)
-        self._finite = finite if self._finite is None else self._finite & finite
-        step = trainer.global_step
-        if step % self.checkpoints.every_n_steps == 0:
-            self._finite = self._finite & _finite_weights(pl_module)
-        elif step % self.log_every_n_steps:
+        finite = torch.isfinite(outputs["loss"])
+        if trainer.global_step % self.checkpoints.every_n_steps == 0:
+            finite = finite & _finite_weights(pl_module)
+        elif trainer.global_step % self.log_every_n_steps:
             return
-        self._check(trainer)
+        self._check(trainer, finite)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look at what the last checkpoint would hold.
@@ -159,19 +154,16 @@ class StopWhenDiverged(Callback):
         Raises:
             DivergedError: See `on_train_batch_end`.
         """
-        if self._finite is not None:
-            self._finite = self._finite & _finite_weights(pl_module)
-            self._check(trainer)
+        self._check(trainer, _finite_weights(pl_module))
 
-    def _check(self, trainer: Trainer) -> None:
-        if self._finite is None or self._loss is None or self._finite:
+    def _check(self, trainer: Trainer, finite: Tensor) -> None:
+        if finite:
             return
         newest = self.checkpoints.newest or "none yet"
         lr = max(group["lr"] for group in trainer.optimizers[0].param_groups)
-        loss = float(self._loss) * trainer.accumulate_grad_batches
         raise DivergedError(
-            f"loss or weights are no longer finite at step {trainer.global_step} (loss {loss:.4g}, "
-            f"lr {lr:.3g}); training only goes on from finite numbers: lower optim.blr, set "
+            f"loss or weights are no longer finite at step {trainer.global_step} (lr {lr:.3g}); "
+            f"training only goes on from finite numbers: lower optim.blr, set "
             f"trainer.gradient_clip_val 1.0, or look for broken pixels in the data; last good "
             f"checkpoint: {newest}"
         )

@@ -10,9 +10,12 @@ import torch
 import yaml
 from PIL import Image
 
+from datamodules import UnlabeledShards
 from datamodules.manifest import Manifest
 from mae.cli import main
+from mae.commands.pretrain import PretrainCLI
 from mae.tasks.metrics_log import read_metrics
+from mae.tasks.pretrain import PretrainTask
 from mae.weights import load_encoder, read_checkpoint
 
 
@@ -98,6 +101,15 @@ def test_pretrain_with_its_own_config_reproduces_the_run(done, mae, tmp_path):
 def test_pretrain_with_another_seed_trains_something_else(done, mae, tmp_path):
     mae("pretrain", done / "config.yaml", "--out", tmp_path / "b", "--seed_everything", 4)
     assert metrics(tmp_path / "b") != metrics(done)
+
+
+def test_pretrain_gives_seed_size_and_batch_to_model_and_data_alike(config, shards, tmp_path):
+    args = ["--config", str(config), "--data.data_dir", str(shards), "--seed_everything", "7"]
+    args += ["--data.batch_size", "5", "--model.img_size", "24"]
+    cli = PretrainCLI(PretrainTask, UnlabeledShards, args=args, run_dir=tmp_path, own=())
+    assert (cli.model.seed, cli.datamodule.seed) == (7, 7)
+    assert (cli.model.batch_size, cli.datamodule.batch_size) == (5, 5)
+    assert cli.model.model.encoder.img_size == cli.datamodule.img_size == (24, 24)
 
 
 def test_pretrain_says_trivial_losses_lr_and_what_is_next(mae, config, shards):
@@ -201,6 +213,8 @@ def test_pretrain_with_weights_starts_a_new_run_from_them(mae, done, config, sha
         (["--model.optim.min_lr", "1"], "optim.min_lr 1 is above the actual lr"),
         (["--model.optim.name", "adam"], "adam"),
         (["--trainer.max_epochs", "3"], "trainer.max_epochs is 3; it must stay 1"),
+        (["--trainer.accelerator", "mps"], "these trainer settings do not fit this machine"),
+        (["--trainer.val_check_interval", "9"], "`val_check_interval` (9) must be less than or"),
         (["--checkpoint.keep_last", "0"], "checkpoint.keep_last is 0; allowed: 1 or more"),
         (["--images", "x"], "--data and --images exclude each other"),
         (["--resume", "auto", "--init-weights", "x"], "--init-weights starts a new run and"),

@@ -15,6 +15,7 @@ import torch
 
 from mae.cli import main
 from mae.tasks.metrics_log import read_metrics
+from mae.tasks.pretrain import PretrainTask
 from mae.weights import load_encoder, read_checkpoint
 
 STEPS = 6
@@ -89,6 +90,24 @@ def test_resume_after_some_steps_gives_the_uninterrupted_run(mae, whole, stopped
     assert f"going on from {run / 'checkpoints'}/step-{step:08d}.ckpt (step {step})" in said.out
     assert "changed on resume" not in said.out
     assert_same_run(whole, run)
+
+
+@pytest.mark.parametrize(
+    "flags", [["--model.optim.name", "muon"], ["--trainer.precision", "bf16-mixed"]], ids=str
+)
+def test_resume_with_other_arithmetic_gives_the_uninterrupted_run(
+    mae, config, shards, tmp_path, flags
+):
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert mae("pretrain", config, "--data", shards, "--out", one, *flags).status == 0
+    shutil.copytree(one, other)
+    for path in (other / "checkpoints").iterdir():
+        if path.name > "step-00000002.ckpt":
+            path.unlink()
+    assert mae("pretrain", "--resume", other).status == 0
+    assert metrics(one) == metrics(other)
+    ours, theirs = final(one)["state_dict"], final(other)["state_dict"]
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_resume_with_worker_processes_gives_the_uninterrupted_run(mae, whole, stopped):
@@ -196,6 +215,14 @@ def test_resume_with_another_effective_batch_is_refused_with_both_numbers(
     assert_same_run(whole, run)
 
 
+def test_resume_of_a_run_into_another_out_is_refused(mae, stopped):
+    run = stopped(3)
+    said = mae("pretrain", "--resume", run, "--out", "elsewhere")
+    assert said.status == 1
+    assert f"--resume goes on in {run}, but --out is elsewhere" in said.err
+    assert not Path("elsewhere").exists()
+
+
 def test_resume_with_another_budget_is_said(mae, stopped):
     run = stopped(3)
     said = mae("pretrain", "--resume", run, "--data.steps", "4")
@@ -221,6 +248,36 @@ def test_resume_from_a_lone_checkpoint_points_to_init_weights(mae, whole, tmp_pa
     assert said.status == 1
     assert "has no config.yaml, so x.ckpt cannot be continued" in said.err
     assert "--init-weights" in said.err
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_resume_after_an_interrupt_gives_the_uninterrupted_run(
+    mae, whole, config, shards, tmp_path, monkeypatch, sent
+):
+    step = PretrainTask.training_step
+
+    def interrupted_step(task, batch, batch_idx):
+        if batch_idx == 6:  # the first half of the fourth optimizer step
+            os.kill(os.getpid(), sent)
+        return step(task, batch, batch_idx)
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
+    run = tmp_path / "run"
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(PretrainTask, "training_step", interrupted_step)
+            said = mae("pretrain", config, "--data", shards, "--out", run)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert said.status == 130
+    assert said.err.splitlines()[-1] == (
+        f"mae: interrupted; go on from the last checkpoint with: mae pretrain --resume {run}"
+    )
+    assert "Traceback" not in said.err
+    assert mae("pretrain", "--resume", run).status == 0
+    assert_same_run(whole, run)
 
 
 @pytest.mark.slow

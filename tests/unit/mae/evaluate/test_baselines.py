@@ -22,7 +22,7 @@ def test_colour_moments_each_channel_has_mean_and_population_std():
 
 def test_random_encoder_same_seed_same_weights_and_random_state_untouched():
     encoder = Encoder(img_size=(16, 24), patch_size=8, in_chans=2, embed_dim=16, depth=2,
-                      num_heads=2, mlp_ratio=3)  # fmt: skip
+                      num_heads=2, mlp_ratio=3.0)  # fmt: skip
     state = torch.get_rng_state()
     first, second, other = (random_encoder(encoder, seed=s) for s in (0, 0, 1))
     assert torch.equal(torch.get_rng_state(), state)

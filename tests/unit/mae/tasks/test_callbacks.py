@@ -27,7 +27,7 @@ def test_stop_when_diverged_names_step_lr_and_last_good_checkpoint(guarded, tmp_
     with pytest.raises(DivergedError) as caught:
         guarded(every_n_steps=2, log_every_n_steps=1, broken=[4])
     message = str(caught.value)
-    assert "no longer finite at step 5 (loss nan, lr 0.125)" in message
+    assert "no longer finite at step 5 (lr 0.125)" in message
     assert f"last good checkpoint: {tmp_path / 'c' / 'step-00000004.ckpt'}" in message
 
 
@@ -53,9 +53,13 @@ def test_stop_when_diverged_in_the_last_steps_does_not_let_the_run_end_well(guar
     assert not (tmp_path / "c").exists()
 
 
-def test_stop_when_diverged_sees_a_broken_micro_batch_inside_an_accumulation(guarded, tmp_path):
+@pytest.mark.parametrize(("every_n_steps", "log_every_n_steps"), [(2, 100), (100, 2)])
+def test_stop_when_diverged_sees_a_broken_micro_batch_inside_an_accumulation(
+    guarded, tmp_path, every_n_steps, log_every_n_steps
+):
+    looks = {"every_n_steps": every_n_steps, "log_every_n_steps": log_every_n_steps}
     with pytest.raises(DivergedError, match="at step 2 "):
-        guarded(every_n_steps=2, log_every_n_steps=100, broken=[2], accumulate=2)
+        guarded(**looks, broken=[2], accumulate=2, batches=12)
     assert not (tmp_path / "c").exists()
 
 
