@@ -26,10 +26,10 @@ class Record:
     sidecar: bytes
 
     @property
-    def group(self) -> str:
-        """Group of the sample, or its key where it has none, so that each stands for itself."""
+    def group(self) -> str | None:
+        """Group of the sample, or None where it has none."""
         found = json.loads(self.sidecar or b"{}").get("group")
-        return self.key if found is None else str(found)
+        return None if found is None else str(found)
 
 
 class SplitRecords:

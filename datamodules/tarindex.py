@@ -12,7 +12,7 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +37,9 @@ class TarIndex:
         num_bytes: Size of the tar file.
     """
 
-    keys: NDArray[np.bytes_]
+    keys: NDArray[Any]
     first: NDArray[np.int64]
-    suffixes: NDArray[np.bytes_]
+    suffixes: NDArray[Any]
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
     num_bytes: int

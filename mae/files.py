@@ -72,7 +72,7 @@ def atomic_folder(path: str | Path, *, overwrite: bool = False) -> Iterator[Path
     """
     final = Path(path)
     if final.exists() and not overwrite:
-        raise OutputError(f"{final} exists already; choose another --out, or add --overwrite true")
+        raise OutputError(f"{final} exists already; choose another --out, or add --overwrite")
     temporary = None
     try:
         final.parent.mkdir(parents=True, exist_ok=True)

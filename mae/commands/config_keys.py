@@ -15,6 +15,10 @@ from typing import Any
 import yaml
 
 from mae.errors import ConfigError, did_you_mean
+from mae.recipe import find_recipe
+
+# What the lr schedule, the masks and the order of a run depend on.
+_KEPT = ("model.", "seed_everything", "data.steps", "data.samples", "data.epochs")
 
 
 def own_options(parser: argparse.ArgumentParser) -> set[str]:
@@ -43,6 +47,31 @@ def split_arguments(arguments: Sequence[str], own: Collection[str]) -> tuple[lis
         if has_value and rest and not rest[0].startswith("--"):
             target.append(rest.popleft())
     return mine, flags
+
+
+def config_files(own: Path, *, recipe: str | None, further: Sequence[str]) -> list[str]:
+    """Return the ``--config`` arguments of a run, the ones that win last.
+
+    Args:
+        own: The run's configuration; where it exists it stands in the recipe's place.
+        recipe: Name or file of the recipe.
+        further: Files that the user laid over it.
+
+    Raises:
+        ConfigError: If there is neither a run nor a recipe of that name.
+    """
+    if not own.is_file() and not recipe:
+        raise ConfigError("name a recipe (mae recipes list), or a run with --resume")
+    base = own if own.is_file() else find_recipe(recipe or "")
+    return [part for path in (base, *further) for part in ("--config", str(path))]
+
+
+def is_given(key: str, args: Sequence[str]) -> bool:
+    """Whether a flag or a file of `args` sets `key`."""
+    files = [args[place + 1] for place, argument in enumerate(args) if argument == "--config"]
+    return any(argument.partition("=")[0] == f"--{key}" for argument in args) or any(
+        key in _keys_of_file(Path(path)) for path in files
+    )
 
 
 def refuse_unknown_keys(
@@ -104,7 +133,7 @@ def report_changes(before: str, after: str) -> None:
         after: YAML it would go on with.
 
     Raises:
-        ConfigError: If a key below ``model:`` or the seed changed; names both values.
+        ConfigError: If a key below ``model:``, the seed or the length changed; names both values.
     """
     old, new = _flat(yaml.safe_load(before)), _flat(yaml.safe_load(after))
     changes = {
@@ -112,13 +141,11 @@ def report_changes(before: str, after: str) -> None:
         for key in sorted(old.keys() | new.keys())
         if old.get(key) != new.get(key) and not isinstance(old.get(key, new.get(key)), Mapping)
     }
-    refused = [
-        text for key, text in changes.items() if key.startswith(("model.", "seed_everything"))
-    ]
+    refused = [text for key, text in changes.items() if key.startswith(_KEPT)]
     if refused:
         raise ConfigError(
-            f"a resumed run keeps its model, optimisation and seed; {'; '.join(refused)}; resume "
-            f"without the change, or start a new run with --init-weights"
+            f"a resumed run keeps its model, optimisation, seed and length; {'; '.join(refused)}; "
+            f"resume without the change, or start a new run with --init-weights"
         )
     for text in changes.values():
         print(f"changed on resume: {text}")

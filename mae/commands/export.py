@@ -50,9 +50,7 @@ def export(
 
     folder = _folder(Path(run), out, format)
     if folder.exists() and not overwrite:
-        raise WeightsError(
-            f"{folder} exists already; choose another --out, or add --overwrite true"
-        )
+        raise WeightsError(f"{folder} exists already; choose another --out, or add --overwrite")
     loaded = load_encoder(run)
     images = _images(loaded, Path(run), data)
     with atomic_folder(folder, overwrite=overwrite) as temporary:

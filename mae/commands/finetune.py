@@ -5,26 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lightning.pytorch.cli import LightningArgumentParser
-
-from datamodules import LabeledShards
-from mae.commands.config_keys import own_options, split_arguments
+from mae.commands.config_keys import config_files, is_given, own_options, split_arguments
 from mae.commands.run_directory import CONFIG_FILE, RunStart, choose_run
-from mae.commands.training import TrainingCLI, fit
 from mae.errors import ConfigError
-from mae.recipe import find_recipe
-from mae.tasks.finetune import FinetuneTask
-from mae.tasks.metrics_log import MetricsLog
-from mae.weights import load_encoder
 
+if TYPE_CHECKING:
+    from lightning.pytorch.cli import LightningArgumentParser
 
-class FinetuneCLI(TrainingCLI):
-    """Parser of ``mae finetune``: the number of classes comes from the labels."""
-
-    def link(self, parser: LightningArgumentParser) -> None:
-        """Take the number of classes from the data."""
-        parser.link_arguments("data.classes", "model.num_classes", len, apply_on="instantiate")
+    from mae.commands.training import TrainingCLI
 
 
 def finetune(arguments: Sequence[str]) -> Path:
@@ -40,24 +30,17 @@ def finetune(arguments: Sequence[str]) -> Path:
     mine, flags = split_arguments(arguments, own_options(parser))
     options = parser.parse_args(mine)
     start = choose_run(out=options.out, resume=options.resume, name="finetune")
-    cli = _configure(options, flags, start)
-    task, data = cli.model, cli.datamodule
-    if start.checkpoint is None:
-        MetricsLog(start.directory).drop_after(-1)  # a start that never reached a checkpoint
-    seconds = fit(cli, start, arguments=["finetune", *arguments])
-    if not cli.trainer.is_global_zero:
-        return start.directory
-    print(f"{cli.trainer.global_step:,} steps from {task.start} in {seconds:,.0f} s")
-    if "test" not in data.manifest.splits:
-        print("no test split in the labelled shards: nothing to measure on")
-        return start.directory
-    cli.trainer.test(task, datamodule=data, verbose=False)
-    values = {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
-    print(
-        f"test: balanced accuracy {values['test/balanced_accuracy']:.3f}, "
-        f"accuracy {values['test/accuracy']:.3f}"
-    )
-    return start.directory
+    own = start.directory / CONFIG_FILE
+    settings = config_files(own, recipe=options.recipe, further=options.config)
+    if options.weights:
+        settings += _start_from(options.weights)
+    elif not own.is_file():
+        raise ConfigError("name the weights to start from, or a run with --resume")
+    settings += _labelled(options.data)
+    if not is_given("data.data_dir", [*settings, *flags]):
+        raise ConfigError("no labelled images: give --data SHARDS, a folder of classes, or a CSV")
+    cli = configure([*settings, *flags], start, own=own_options(parser))
+    return _train(cli, start, arguments=arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -76,23 +59,55 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _configure(options: argparse.Namespace, flags: list[str], start: RunStart) -> FinetuneCLI:
-    own = start.directory / CONFIG_FILE
-    args = ["--config", str(own if own.is_file() else find_recipe(options.recipe))]
-    for path in options.config:
-        args += ["--config", path]
-    if options.weights:
-        height, width = load_encoder(options.weights).encoder.img_size
-        weights = str(Path(options.weights).absolute())
-        args += ["--model.weights", weights, "--data.img_size", f"[{height},{width}]"]
-    elif not own.is_file():
-        raise ConfigError("name the weights to start from, or a run with --resume")
-    if options.data:
-        args += ["--data.data_dir", str(Path(options.data).absolute())]
-    return FinetuneCLI(
-        FinetuneTask,
-        LabeledShards,
-        args=args + flags,
-        run_dir=start.directory,
-        own=own_options(_parser()),
+def _start_from(weights: str) -> list[str]:
+    """Return the settings that the weights decide."""
+    from mae.weights import load_encoder
+
+    height, width = load_encoder(weights).encoder.img_size
+    path = str(Path(weights).absolute())
+    return ["--model.weights", path, "--data.img_size", f"[{height},{width}]"]
+
+
+def _labelled(data: str | None) -> list[str]:
+    from mae.commands.packing import packed_labels
+
+    return ["--data.data_dir", str(packed_labels(data).absolute())] if data else []
+
+
+def configure(args: list[str], start: RunStart, *, own: set[str]) -> TrainingCLI:
+    """Build task, data and trainer from all settings, the last one winning."""
+    from datamodules import LabeledShards
+    from mae.commands.training import TrainingCLI
+    from mae.tasks.finetune import FinetuneTask
+
+    return TrainingCLI(
+        FinetuneTask, LabeledShards, args=args, run_dir=start.directory, own=own, link=_link
     )
+
+
+def _link(parser: LightningArgumentParser) -> None:
+    """Take the number of classes from the data."""
+    parser.link_arguments("data.classes", "model.num_classes", len, apply_on="instantiate")
+
+
+def _train(cli: TrainingCLI, start: RunStart, *, arguments: Sequence[str]) -> Path:
+    """Train, and measure on the test split once."""
+    from mae.commands.training import fit
+    from mae.tasks.metrics_log import MetricsLog
+
+    if start.checkpoint is None:
+        MetricsLog(start.directory).drop_after(-1)  # a start that never reached a checkpoint
+    seconds = fit(cli, start, arguments=["finetune", *arguments])
+    if not cli.trainer.is_global_zero:
+        return start.directory
+    print(f"{cli.trainer.global_step:,} steps from {cli.model.start} in {seconds:,.0f} s")
+    if "test" not in cli.datamodule.manifest.splits:
+        print("no test split in the labelled shards: nothing to measure on")
+        return start.directory
+    cli.trainer.test(cli.model, datamodule=cli.datamodule, verbose=False)
+    values = {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
+    print(
+        f"test: balanced accuracy {values['test/balanced_accuracy']:.3f}, "
+        f"accuracy {values['test/accuracy']:.3f}"
+    )
+    return start.directory

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from datamodules.pack import PackSummary
+from mae.commands.packing import describe, next_command, packing_bar
 
 
 def pack(
@@ -43,14 +42,9 @@ def pack(
     Raises:
         MAEError: If the images cannot be packed; nothing is left behind then.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
     from datamodules.pack import pack as pack_images
 
-    columns = ("packing", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("packing", total=None)
+    with packing_bar() as on_image:
         summary = pack_images(
             source,
             out,
@@ -63,33 +57,6 @@ def pack(
             shard_size=shard_size,
             max_bad_fraction=max_bad_fraction,
             max_pixels=max_pixels,
-            on_image=lambda done, total: bar.update(task, completed=done, total=total),
+            on_image=on_image,
         )
-    print("\n".join(describe(summary)))
-
-
-def describe(summary: PackSummary) -> list[str]:
-    """Return the lines that say what was packed, what was not, and what to do next."""
-    manifest, spec = summary.manifest, summary.manifest.spec
-    counts = ", ".join(f"{manifest.num_samples(split):,} {split}" for split in manifest.splits)
-    low, high = manifest.min_size, manifest.max_size
-    size = f"{low[0]} x {low[1]}" + (f" … {high[0]} x {high[1]}" if low != high else "")
-    lines = [
-        f"{summary.out}: {counts} in {len(manifest.shard_list)} shards, "
-        f"{manifest.num_bytes_images / 1e6:,.1f} MB",
-        f"pixels: {size}, {spec.num_channels} x {spec.dtype} ({', '.join(spec.channels)})",
-        f"mean {_numbers(spec.mean)}, std {_numbers(spec.std)}",
-    ]
-    for split, of_split in manifest.class_counts.items():
-        named = ", ".join(f"{name} {count:,}" for name, count in of_split.items())
-        lines.append(f"labels in {split}: {named}")
-    if summary.left_out:
-        reasons = ", ".join(f"{count} x {reason}" for reason, count in manifest.left_out.items())
-        lines.append(f"left out: {reasons}; listed with reasons in {summary.out / 'left_out.csv'}")
-    lines += [f"note: {note}" for note in summary.notes]
-    verb = "probe RUN" if manifest.classes else "pretrain RECIPE"
-    return [*lines, f"next: mae {verb} --data {summary.out}"]
-
-
-def _numbers(values: tuple[float, ...]) -> str:
-    return " ".join(f"{value:.4g}" for value in values)
+    print(*describe(summary), next_command(summary), sep="\n")

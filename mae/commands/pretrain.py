@@ -7,35 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning.pytorch.cli import LightningArgumentParser
-
-from datamodules import UnlabeledShards
-from mae.commands.config_keys import own_options, split_arguments
+from mae.commands.config_keys import config_files, is_given, own_options, split_arguments
 from mae.commands.run_directory import CONFIG_FILE, RunStart, choose_run
-from mae.commands.training import TrainingCLI, fit
 from mae.errors import ConfigError
-from mae.recipe import find_recipe
-from mae.tasks.metrics_log import MetricsLog
-from mae.tasks.pretrain import PretrainTask
-from mae.weights import init_from, save_encoder
 
 if TYPE_CHECKING:
-    from datamodules.pack import PackSummary
+    from lightning.pytorch.cli import LightningArgumentParser
+
+    from mae.commands.training import TrainingCLI
 
 EPILOG = """\
 Every key of the recipe is a flag: --model.mask_ratio 0.6 --model.optim.blr 3e-4
 --data.batch_size 32 --trainer.precision bf16-mixed --trainer.accumulate_grad_batches 4
 --checkpoint.every_n_steps 1000
 """
-
-
-class PretrainCLI(TrainingCLI):
-    """Parser of ``mae pretrain``: one seed and one image size for model and data."""
-
-    def link(self, parser: LightningArgumentParser) -> None:
-        """Let the seed key the masks, and the model's size be that of the views."""
-        parser.link_arguments("seed_everything", "model.seed")
-        parser.link_arguments("model.img_size", "data.img_size")
 
 
 def pretrain(arguments: Sequence[str]) -> Path:
@@ -50,19 +35,24 @@ def pretrain(arguments: Sequence[str]) -> Path:
     parser = _parser()
     mine, flags = split_arguments(arguments, own_options(parser))
     options = parser.parse_args(mine)
+    if options.data and options.images:
+        raise ConfigError("--data and --images exclude each other; give shards or images")
+    if options.init_weights and options.resume:
+        raise ConfigError(
+            "--init-weights starts a new run and --resume goes on with one; give one of them"
+        )
     name = Path(options.recipe).stem if options.recipe else "run"
     start = choose_run(out=options.out, resume=options.resume, name=name)
-    cli = _configure(options, flags, start)
+    own = start.directory / CONFIG_FILE
+    settings = config_files(own, recipe=options.recipe, further=options.config)
+    shards = _shards(options)
+    if shards:
+        settings += ["--data.data_dir", str(shards.absolute())]
+    elif not is_given("data.data_dir", [*settings, *flags]):
+        raise ConfigError("no images: give --data SHARDS from mae pack, or --images FOLDER")
+    cli = configure([*settings, *flags], start, own=own_options(parser))
     cli.model.recipe = options.recipe or ""
-    if start.checkpoint is None:
-        MetricsLog(start.directory).drop_after(-1)  # a start that never reached a checkpoint
-        if options.init_weights:
-            print(init_from(options.init_weights, cli.model.model, spec=cli.datamodule.spec))
-        _say_trivial_losses(cli)
-    seconds = fit(cli, start, arguments=["pretrain", *arguments])
-    if cli.trainer.is_global_zero:
-        _hand_over(cli, start.directory, seconds)
-    return start.directory
+    return _train(cli, start, init_weights=options.init_weights, arguments=arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,42 +73,47 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _configure(options: argparse.Namespace, flags: list[str], start: RunStart) -> PretrainCLI:
-    """Resolve all sources of settings: recipe or the run's own file, then files, then flags."""
-    if options.data and options.images:
-        raise ConfigError("--data and --images exclude each other; give shards or images")
-    if options.init_weights and options.resume:
-        raise ConfigError(
-            "--init-weights starts a new run and --resume goes on with one; give one of them"
-        )
-    own = start.directory / CONFIG_FILE
-    if not own.is_file() and not options.recipe:
-        raise ConfigError("name a recipe (mae recipes list), or a run with --resume")
-    args = ["--config", str(own if own.is_file() else find_recipe(options.recipe))]
-    for path in options.config:
-        args += ["--config", path]
-    shards = _pack_images(options.images) if options.images else options.data
-    if shards:
-        args += ["--data.data_dir", str(Path(shards).absolute())]
-    return PretrainCLI(
-        PretrainTask,
-        UnlabeledShards,
-        args=args + flags,
-        run_dir=start.directory,
-        own=own_options(_parser()),
+def _shards(options: argparse.Namespace) -> Path | None:
+    from mae.commands.packing import packed
+
+    if options.images:
+        return packed(options.images)
+    return Path(options.data) if options.data else None
+
+
+def configure(args: list[str], start: RunStart, *, own: set[str]) -> TrainingCLI:
+    """Build task, data and trainer from all settings, the last one winning."""
+    from datamodules import UnlabeledShards
+    from mae.commands.training import TrainingCLI
+    from mae.tasks.pretrain import PretrainTask
+
+    return TrainingCLI(
+        PretrainTask, UnlabeledShards, args=args, run_dir=start.directory, own=own, link=_link
     )
 
 
-def _pack_images(images: str) -> Path:
-    from datamodules.pack import pack_into_cache
-    from mae.commands.pack import describe
+def _link(parser: LightningArgumentParser) -> None:
+    """Let the seed key the masks, and the model's size be that of the views."""
+    parser.link_arguments("seed_everything", "model.seed")
+    parser.link_arguments("model.img_size", "data.img_size")
 
-    def say(summary: PackSummary) -> None:
-        print(*describe(summary)[:-1], sep="\n")  # the last line says to pretrain
 
-    shards = pack_into_cache(images, on_packed=say)
-    print(f"the images of {images} are packed in {shards}")
-    return shards
+def _train(
+    cli: TrainingCLI, start: RunStart, *, init_weights: str | None, arguments: Sequence[str]
+) -> Path:
+    from mae.commands.training import fit
+    from mae.tasks.metrics_log import MetricsLog
+    from mae.weights import init_from
+
+    if start.checkpoint is None:
+        MetricsLog(start.directory).drop_after(-1)  # a start that never reached a checkpoint
+        if init_weights:
+            print(init_from(init_weights, cli.model.model, spec=cli.datamodule.spec))
+        _say_trivial_losses(cli)
+    seconds = fit(cli, start, arguments=["pretrain", *arguments])
+    if cli.trainer.is_global_zero:
+        _hand_over(cli, start.directory, seconds)
+    return start.directory
 
 
 def _say_trivial_losses(cli: TrainingCLI) -> None:
@@ -137,6 +132,8 @@ def _say_trivial_losses(cli: TrainingCLI) -> None:
 
 def _hand_over(cli: TrainingCLI, run: Path, seconds: float) -> None:
     """Leave the encoder as a file of its own and say what comes next."""
+    from mae.weights import save_encoder
+
     task = cli.model
     info = {
         "step": cli.trainer.global_step,

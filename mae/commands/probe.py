@@ -87,8 +87,9 @@ def _result_file(run: Path, out: str | None) -> Path:
 def _open(loaded: LoadedEncoder, data: str, split: str) -> LabeledShards:
     """Open the labelled data and hold its pixels against the encoder's."""
     from datamodules.labeled import LabeledShards
+    from mae.commands.packing import packed_labels
 
-    shards = LabeledShards(data_dir=data, img_size=loaded.encoder.img_size)
+    shards = LabeledShards(data_dir=str(packed_labels(data)), img_size=loaded.encoder.img_size)
     loaded.spec.require_match(shards.spec, here="the encoder", there=data)
     if split not in shards.manifest.splits:
         raise DataError(

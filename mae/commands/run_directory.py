@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from mae.errors import ConfigError, WeightsError
-from mae.weights import newest_checkpoint
 
 CONFIG_FILE = "config.yaml"
 ENVIRONMENT_FILE = "environment.json"
@@ -69,6 +68,8 @@ def choose_run(*, out: str | None, resume: str | None, name: str) -> RunStart:
         return start
     has_run = (directory / CONFIG_FILE).is_file()
     if resume == "auto" and has_run:
+        from mae.weights import newest_checkpoint
+
         try:
             return RunStart(directory, newest_checkpoint(directory))
         except WeightsError as error:
@@ -84,6 +85,8 @@ def choose_run(*, out: str | None, resume: str | None, name: str) -> RunStart:
 
 
 def _named_run(path: Path) -> RunStart:
+    from mae.weights import newest_checkpoint
+
     checkpoint = newest_checkpoint(path) if path.is_dir() else path
     if not checkpoint.is_file():
         raise WeightsError(f"{path} does not exist; --resume takes auto, a run or a checkpoint")

@@ -42,7 +42,7 @@ def call_with_arguments(
             name, nargs="?", type=kind, default=default, help=line[1] if line else None
         )
     options = {action for action in parser._option_string_actions if action.startswith("--")}
-    arguments = [_with_underscores(argument) for argument in arguments]
+    arguments = _with_values([_with_underscores(argument) for argument in arguments], function)
     for argument in arguments:
         option = argument.partition("=")[0]
         if option.startswith("--") and option not in options:
@@ -69,6 +69,20 @@ def _optional_positionals(function: Callable[..., Any]) -> list[tuple[str, Any, 
     ]
     hints = get_type_hints(function) if found else {}
     return [(parameter.name, hints[parameter.name], parameter.default) for parameter in found]
+
+
+def _with_values(arguments: Sequence[str], function: Callable[..., Any]) -> list[str]:
+    """Let ``--overwrite`` alone stand for ``--overwrite true``."""
+    switches = {
+        f"--{name}"
+        for name, parameter in inspect.signature(function).parameters.items()
+        if isinstance(parameter.default, bool)
+    }
+    found: list[str] = []
+    for argument, following in zip(arguments, [*arguments, "--"][1:], strict=True):
+        is_bare = argument in switches and following.startswith("--")
+        found.append(f"{argument}=true" if is_bare else argument)
+    return found
 
 
 def _with_underscores(argument: str) -> str:

@@ -10,7 +10,7 @@ import logging
 import resource
 import time
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,14 @@ from mae.tasks.metrics_log import MetricsLog
 from mae.weights import read_checkpoint
 
 # One Lightning epoch is the whole run: see docs/concepts.md.
-FIXED_TRAINER = {"max_epochs": 1, "num_sanity_val_steps": 0, "use_distributed_sampler": False}
+FIXED_TRAINER = {
+    "max_epochs": 1,
+    "max_steps": -1,
+    "overfit_batches": 0.0,
+    "limit_train_batches": None,
+    "num_sanity_val_steps": 0,
+    "use_distributed_sampler": False,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +70,7 @@ class TrainingCLI(LightningCLI):
         args: Command line, flags after files.
         run_dir: Where log and checkpoints go.
         own: The verb's own options, with their dashes; they are suggested for typos.
+        link: Ties further keys of model and data.
     """
 
     def __init__(
@@ -73,9 +81,11 @@ class TrainingCLI(LightningCLI):
         args: Sequence[str],
         run_dir: Path,
         own: Collection[str],
+        link: Callable[[LightningArgumentParser], None],
     ) -> None:
         self.run_dir = run_dir
         self.own = own
+        self.link = link
         quiet_lightning()
         super().__init__(
             task,
@@ -99,9 +109,6 @@ class TrainingCLI(LightningCLI):
             {f"trainer.{key}": value for key, value in FIXED_TRAINER.items()}
             | {"trainer.log_every_n_steps": 10, "trainer.enable_model_summary": False}
         )
-
-    def link(self, parser: LightningArgumentParser) -> None:
-        """Tie further keys of model and data; for the verbs to override."""
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, refusing unknown keys first.
@@ -163,6 +170,7 @@ _HINTS = (
     ".*your dataloader is not resumable.*",  # our position lives in the data module
     ".*isinstance.treespec, LeafSpec.*",
     ".*exists and is not empty.*",
+    ".*smaller than the logging interval.*",  # short runs log what they have
 )
 
 

@@ -113,7 +113,7 @@ def test_export_existing_folder_is_kept_unless_overwritten(run):
     folder = export(str(run))
     (folder / "mine").write_text("")
     with pytest.raises(
-        WeightsError, match="exists already; choose another --out, or add --overwrite true"
+        WeightsError, match="exists already; choose another --out, or add --overwrite"
     ):
         export(str(run))
     assert (folder / "mine").exists()

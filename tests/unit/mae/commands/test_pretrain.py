@@ -10,12 +10,11 @@ import torch
 import yaml
 from PIL import Image
 
-from datamodules import UnlabeledShards
 from datamodules.manifest import Manifest
 from mae.cli import main
-from mae.commands.pretrain import PretrainCLI
+from mae.commands.pretrain import configure
+from mae.commands.run_directory import RunStart
 from mae.tasks.metrics_log import read_metrics
-from mae.tasks.pretrain import PretrainTask
 from mae.weights import load_encoder, read_checkpoint
 
 
@@ -106,7 +105,7 @@ def test_pretrain_with_another_seed_trains_something_else(done, mae, tmp_path):
 def test_pretrain_gives_seed_size_and_batch_to_model_and_data_alike(config, shards, tmp_path):
     args = ["--config", str(config), "--data.data_dir", str(shards), "--seed_everything", "7"]
     args += ["--data.batch_size", "5", "--model.img_size", "24"]
-    cli = PretrainCLI(PretrainTask, UnlabeledShards, args=args, run_dir=tmp_path, own=())
+    cli = configure(args, RunStart(tmp_path, None), own=set())
     assert (cli.model.seed, cli.datamodule.seed) == (7, 7)
     assert (cli.model.batch_size, cli.datamodule.batch_size) == (5, 5)
     assert cli.model.model.encoder.img_size == cli.datamodule.img_size == (24, 24)
@@ -179,10 +178,11 @@ def test_pretrain_with_images_packs_them_once_and_says_where(mae, config, images
     said = mae("pretrain", config, "--images", images, "--out", "run")
     assert said.status == 0
     shards = Path(value(Path("run"), "data.data_dir"))
-    assert f"the images of {images} are packed in {shards}" in said.out
+    assert f"{shards}: " in said.out
     assert shards.is_relative_to(tmp_path / "cache")
     again = mae("pretrain", config, "--images", images, "--out", "again")
     assert again.status == 0
+    assert f"the images of {images} were packed before, in {shards}" in again.out
     assert value(Path("again"), "data.data_dir") == str(shards)
 
 
@@ -303,7 +303,7 @@ def test_pretrain_without_a_good_recipe_says_where_they_are(mae, arguments, comp
 def test_pretrain_without_data_says_so(mae, config, data):
     said = mae("pretrain", config, "--out", "run", *data)
     assert said.status == 1
-    assert ("nowhere" if data else "data_dir") in said.err
+    assert ("nowhere" if data else "no images: give --data SHARDS") in said.err
     assert "Traceback" not in said.err
 
 

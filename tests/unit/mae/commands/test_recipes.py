@@ -4,11 +4,9 @@ import pytest
 import torch
 import yaml
 
-from datamodules import LabeledShards, UnlabeledShards
-from mae.commands.finetune import FinetuneCLI
-from mae.commands.pretrain import PretrainCLI
+from mae.commands import finetune, pretrain
+from mae.commands.run_directory import RunStart
 from mae.recipe import find_recipe, recipe_names
-from mae.tasks.finetune import FinetuneTask
 from mae.tasks.pretrain import PretrainTask
 from mae.weights import save_encoder
 
@@ -76,7 +74,7 @@ def test_every_pretraining_recipe_parses_and_instantiates(name, shards, tmp_path
     args = ["--config", str(find_recipe(name)), "--data.data_dir", str(shards)]
     args += ["--data.crop", "random_resized"]  # these images are smaller than the recipes'
     with torch.device("meta"):
-        cli = PretrainCLI(PretrainTask, UnlabeledShards, args=args, run_dir=tmp_path, own=())
+        cli = pretrain.configure(args, RunStart(tmp_path, None), own=set())
     content = yaml.safe_load(find_recipe(name).read_text(encoding="utf-8"))
     assert cli.model.architecture["embed_dim"] == content["model"]["embed_dim"]
     assert cli.model.optim.blr == content["model"]["optim"]["blr"]
@@ -94,7 +92,7 @@ def test_every_finetuning_recipe_parses_and_instantiates(name, labeled_shards, t
     )
     args = ["--config", str(find_recipe(name)), "--data.data_dir", str(labeled_shards)]
     args += ["--model.weights", str(weights), "--data.img_size", "16"]
-    cli = FinetuneCLI(FinetuneTask, LabeledShards, args=args, run_dir=tmp_path, own=())
+    cli = finetune.configure(args, RunStart(tmp_path, None), own=set())
     assert cli.model.num_classes == 2
     assert cli.model.start == "weights"
 

@@ -223,11 +223,18 @@ def test_resume_of_a_run_into_another_out_is_refused(mae, stopped):
     assert not Path("elsewhere").exists()
 
 
-def test_resume_with_another_budget_is_said(mae, stopped):
+def test_resume_with_another_budget_is_refused_with_both_values(mae, stopped):
     run = stopped(3)
     said = mae("pretrain", "--resume", run, "--data.steps", "4")
+    assert said.status == 1
+    assert "keeps its model, optimisation, seed and length" in said.err
+    assert "data.steps: 6 so far, 4 now" in said.err
+
+
+def test_resume_with_another_log_interval_is_said(mae, stopped):
+    said = mae("pretrain", "--resume", stopped(3), "--trainer.log_every_n_steps", "2")
     assert said.status == 0
-    assert "changed on resume: data.steps: 6 so far, 4 now" in said.out
+    assert "changed on resume: trainer.log_every_n_steps: 1 so far, 2 now" in said.out
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,94 @@
+"""Packing as the verbs show it: a progress bar, then what was packed and what was not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from datamodules.pack import PackSummary
+
+
+@contextmanager
+def packing_bar() -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal; yields what to call with (images done, images in all)."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = ("packing", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("packing", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def packed(source: str, *, labels: Literal["none", "folders"] = "none") -> Path:
+    """Return the shards of `source`: itself, or its images packed into the cache, said aloud.
+
+    Args:
+        source: Shard directory, folder of images, or CSV.
+        labels: Whether the folders are classes; a CSV says so itself.
+
+    Raises:
+        MAEError: If the images cannot be packed.
+    """
+    from datamodules.pack import pack_into_cache
+
+    said: list[str] = []
+    with packing_bar() as on_image:
+        shards = pack_into_cache(
+            source,
+            labels=labels,
+            on_image=on_image,
+            on_packed=lambda summary: said.extend(describe(summary)),
+        )
+    if not said and shards != Path(source):
+        said.append(f"the images of {source} were packed before, in {shards}")
+    if said:
+        print(*said, sep="\n")
+    return shards
+
+
+def packed_labels(source: str) -> Path:
+    """Return labelled shards of a shard directory, a folder of class folders, or a CSV.
+
+    Raises:
+        MAEError: If the images cannot be packed.
+    """
+    return packed(source, labels="none" if Path(source).is_file() else "folders")
+
+
+def describe(summary: PackSummary) -> list[str]:
+    """Return the lines that say what was packed and what was not."""
+    manifest, spec = summary.manifest, summary.manifest.spec
+    counts = ", ".join(f"{manifest.num_samples(split):,} {split}" for split in manifest.splits)
+    low, high = manifest.min_size, manifest.max_size
+    size = f"{low[0]} x {low[1]}" + (f" … {high[0]} x {high[1]}" if low != high else "")
+    lines = [
+        f"{summary.out}: {counts} in {len(manifest.shard_list)} shards, "
+        f"{manifest.num_bytes_images / 1e6:,.1f} MB",
+        f"pixels: {size}, {spec.num_channels} x {spec.dtype} ({', '.join(spec.channels)})",
+        f"mean {_numbers(spec.mean)}, std {_numbers(spec.std)}",
+    ]
+    for split, of_split in manifest.class_counts.items():
+        named = ", ".join(f"{name} {count:,}" for name, count in of_split.items())
+        lines.append(f"labels in {split}: {named}")
+    if summary.left_out:
+        reasons = ", ".join(f"{count} x {reason}" for reason, count in manifest.left_out.items())
+        lines.append(f"left out: {reasons}; listed with reasons in {summary.out / 'left_out.csv'}")
+    lines += [f"note: {note}" for note in summary.notes]
+    return lines
+
+
+def next_command(summary: PackSummary) -> str:
+    """Return the line that says what to do with the shards."""
+    verb = "probe RUN" if summary.manifest.classes else "pretrain RECIPE"
+    return f"next: mae {verb} --data {summary.out}"
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:.4g}" for value in values)
