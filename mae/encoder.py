@@ -121,6 +121,19 @@ class Encoder(nn.Module):
         """Patches of an image."""
         return self.grid_size[0] * self.grid_size[1]
 
+    def check_images(self, images: Float[Tensor, "batch chans height width"]) -> None:
+        """Refuse images of another size or number of channels than this encoder's.
+
+        Raises:
+            ConfigError: Names both shapes.
+        """
+        expected = (self.in_chans, *self.img_size)
+        if images.ndim != 4 or tuple(images.shape[1:]) != expected:
+            raise ConfigError(
+                f"images have shape {tuple(images.shape)}; this encoder reads "
+                f"(batch, {', '.join(map(str, expected))}): (batch, channels, height, width)"
+            )
+
     def patchify(
         self, images: Float[Tensor, "batch chans height width"]
     ) -> Float[Tensor, "batch patches patch_dim"]:
@@ -129,36 +142,40 @@ class Encoder(nn.Module):
         Raises:
             ConfigError: If the images have another size or number of channels.
         """
-        expected = (self.in_chans, *self.img_size)
-        if images.ndim != 4 or tuple(images.shape[1:]) != expected:
-            raise ConfigError(
-                f"images have shape {tuple(images.shape)}; this encoder reads "
-                f"(batch, {', '.join(map(str, expected))}): (batch, channels, height, width)"
-            )
+        self.check_images(images)
         return patchify(images, self.patch_size)
 
     def forward(
         self, images: Float[Tensor, "batch chans height width"]
     ) -> Float[Tensor, "batch tokens embed_dim"]:
-        """Return the final-norm tokens of whole images, the CLS token first.  Never masks."""
-        return self.forward_patches(self.patchify(images))
+        """Return the final-norm tokens of whole images, the CLS token first.  Never masks.
+
+        Whole images go through the convolution, as in timm, so that both round alike.
+        """
+        self.check_images(images)
+        tokens = self.patch_embed.proj(images).flatten(2).transpose(1, 2)
+        return self._encode(tokens + self.pos_embed[:, 1:])
 
     def forward_patches(
         self,
         patches: Float[Tensor, "batch visible patch_dim"],
-        ids_keep: Int64[Tensor, "batch visible"] | None = None,
+        ids_keep: Int64[Tensor, "batch visible"],
     ) -> Float[Tensor, "batch tokens embed_dim"]:
-        """Encode patch vectors.
+        """Encode the visible patches alone.
 
         Args:
-            patches: All patches in row-major order, or the visible ones in the order of `ids_keep`.
-            ids_keep: Positions of the patches given; None if they are all there.
+            patches: Visible patch vectors, in the order of `ids_keep`.
+            ids_keep: Their positions.
 
         Returns:
             ``1 + visible`` tokens after the final norm, the CLS token first.
         """
-        positions = self.pos_embed[:, 1:] if ids_keep is None else self.pos_embed[0, 1:][ids_keep]
-        tokens = self.patch_embed(patches) + positions
+        return self._encode(self.patch_embed(patches) + self.pos_embed[0, 1:][ids_keep])
+
+    def _encode(
+        self, tokens: Float[Tensor, "batch visible embed_dim"]
+    ) -> Float[Tensor, "batch tokens embed_dim"]:
+        """Prepend the CLS token and run the blocks."""
         cls = (self.cls_token + self.pos_embed[:, :1]).expand(len(tokens), -1, -1)
         tokens = torch.cat([cls, tokens], dim=1)
         for block in self.blocks:
