@@ -14,6 +14,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV): some minutes, and gigabytes where torch comes with CUDA"
 	$(RUN)/pip install --quiet --editable '.[dev]'
 	@touch $@
 

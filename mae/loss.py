@@ -21,12 +21,8 @@ def patch_statistics(
     Statistics are taken in at least float32, whatever autocast says.  The standard deviation is
     ``sqrt(unbiased variance + 1e-6)``, so that constant patches give a target of exactly 0.
     """
-    patches = patches.to(torch.promote_types(patches.dtype, torch.float32))
-    std = (patches.var(dim=-1, keepdim=True, unbiased=True) + NORM_PIX_EPS).sqrt()
-    # The mean of equal numbers may round away from them, and epsilon would blow that up a
-    # thousandfold: taken relative to the first value it cannot.
-    first = patches[..., :1]
-    return first + (patches - first).mean(dim=-1, keepdim=True), std
+    mean, centred = _centre(patches)
+    return mean, _std_of(centred)
 
 
 def reconstruction_target(
@@ -35,8 +31,28 @@ def reconstruction_target(
     """Return what the decoder should predict: the pixels, or each patch normalised by itself."""
     if not norm_pix_loss:
         return patches.to(torch.promote_types(patches.dtype, torch.float32))
-    mean, std = patch_statistics(patches)
-    return (patches.to(mean.dtype) - mean) / std
+    _, centred = _centre(patches)
+    return centred / _std_of(centred)
+
+
+def _centre(
+    patches: Float[Tensor, "*batch patch_dim"],
+) -> tuple[Float[Tensor, "*batch 1"], Float[Tensor, "*batch patch_dim"]]:
+    """Return the mean of each patch, and the patch without it.
+
+    The mean of equal numbers may round away from them, and epsilon would blow that up a
+    thousandfold: taken relative to the first value it cannot.
+    """
+    patches = patches.to(torch.promote_types(patches.dtype, torch.float32))
+    first = patches[..., :1]
+    mean = first + (patches - first).mean(dim=-1, keepdim=True)
+    return mean, patches - mean
+
+
+def _std_of(centred: Float[Tensor, "*batch patch_dim"]) -> Float[Tensor, "*batch 1"]:
+    """Return the standard deviation; on CPUs the norm is several times faster than `Tensor.var`."""
+    norm = torch.linalg.vector_norm(centred, dim=-1, keepdim=True)
+    return (norm.square() / (centred.shape[-1] - 1) + NORM_PIX_EPS).sqrt()
 
 
 def reconstruction_loss(
