@@ -1,7 +1,6 @@
 # Every target sets up .venv by itself; Python >= 3.11 is all that must be there.
 PYTHON ?= python3
 VENV := .venv
-STAMP := $(VENV)/.installed
 RUN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
@@ -10,26 +9,27 @@ RUN := $(VENV)/bin
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-$(STAMP): pyproject.toml
+# One stamp an extra: a newcomer's demo does not wait for linters and test libraries.
+$(VENV)/.installed-%: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	@echo "Installing into $(VENV): some minutes, and gigabytes where torch comes with CUDA"
-	$(RUN)/pip install --quiet --editable '.[dev]'
+	@echo "installing into $(VENV): some minutes, and gigabytes where torch comes with CUDA"
+	$(RUN)/pip install --quiet --editable '.[$*]'
 	@touch $@
 
-demo: $(STAMP)  ## the whole path on real satellite imagery, on a CPU, in minutes
+demo: $(VENV)/.installed-demo  ## the whole path on real satellite imagery, on a CPU, in minutes
 	$(RUN)/mae demo
 
-test: $(STAMP)  ## run all tests
+test: $(VENV)/.installed-dev  ## run all tests
 	$(RUN)/python -m pytest
 
-check: $(STAMP)  ## lint and types
+check: $(VENV)/.installed-dev  ## lint and types
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
 	$(RUN)/mypy
 
-bench-demo: $(STAMP)  ## the demo over 3 seeds x 3 label subsets
+bench-demo: $(VENV)/.installed-demo  ## the demo over 3 seeds x 3 label subsets
 	$(RUN)/python -m mae.commands.bench_demo --seeds 3 --label-seeds 3
 
 clean:  ## remove .venv and caches, keep results

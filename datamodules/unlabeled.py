@@ -101,6 +101,7 @@ class UnlabeledShards(LightningDataModule):
         self.augment = Augment(self.img_size, crop=crop, scale=scale, flips=flips)
         self.manifest = Manifest.load(data_dir)
         self._normalization = self.manifest.spec
+        self._statistics: dict[tuple[ImageSpec, torch.device], Tensor] = {}
         self._train = SplitRecords(self.manifest, "train", max_pixels=max_pixels)
         self.plan = Plan(self._train.shard_sizes, seed=seed, window=window)
         self._check_crop_fits(crop)
@@ -173,10 +174,14 @@ class UnlabeledShards(LightningDataModule):
         Args:
             images: ``(batch, chans, height, width)`` in the stored depth.
         """
-        spec = self._normalization
-        mean = torch.tensor(spec.mean, dtype=torch.float32, device=images.device)
-        std = torch.tensor(spec.std, dtype=torch.float32, device=images.device)
-        return (images.to(torch.float32) - mean[:, None, None]) / std[:, None, None]
+        spec, device = self._normalization, images.device
+        if (spec, device) not in self._statistics:  # else every batch would wait for the copy
+            self._statistics = {
+                (spec, device): torch.tensor([spec.mean, spec.std], device=device)[..., None, None]
+            }
+        mean, std = self._statistics[spec, device]
+        normalized: Tensor = (images.to(torch.float32) - mean) / std
+        return normalized
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Count a training batch as consumed, and normalise on the device."""
@@ -193,6 +198,7 @@ class UnlabeledShards(LightningDataModule):
         return {
             "samples_consumed": self.samples_consumed,
             "batches_consumed": self.batches_consumed,
+            "bad": dict(self.bad),
             "accumulate_grad_batches": self._accumulate,
             "fingerprint": self.fingerprint(),
         }
@@ -225,6 +231,7 @@ class UnlabeledShards(LightningDataModule):
             )
         self.samples_consumed = int(state_dict["samples_consumed"])
         self.batches_consumed = int(state_dict["batches_consumed"])
+        self.bad = Counter(state_dict["bad"])
 
     def fingerprint(self) -> dict[str, Any]:
         """Return everything that the order of samples depends on."""

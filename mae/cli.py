@@ -31,6 +31,7 @@ RAW_VERBS = frozenset({"pretrain", "finetune"})
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,10 +87,10 @@ def _run(verb: str, arguments: list[str]) -> int:
 
             call_with_arguments(function, arguments, prog=f"mae {verb}")
     except MAEError as error:
-        _complain(str(error))
+        _complain(_without_worker_traceback(error))
         return EXIT_ERROR
-    except SystemExit as ended:  # argparse, after --help or a wrong usage
-        return ended.code if isinstance(ended.code, int) else 0
+    except SystemExit as ended:
+        return _status_of(ended)
     except KeyboardInterrupt as error:
         _complain(str(error) or f"mae {verb} was interrupted")
         return EXIT_INTERRUPTED
@@ -103,6 +104,23 @@ def _run(verb: str, arguments: list[str]) -> int:
         _complain(f"{error.strerror}{place}\ncheck free disk space and permissions, then run again")
         return EXIT_ERROR
     return 0
+
+
+def _without_worker_traceback(error: MAEError) -> str:
+    """Return the message; what a loader's worker raised comes wrapped in its traceback."""
+    marker = f"{type(error).__module__}.{type(error).__name__}: "
+    return str(error).rpartition(marker)[2].strip()
+
+
+def _status_of(ended: SystemExit) -> int:
+    """Return the exit status of a verb that ended itself, as argparse and Lightning do."""
+    if type(ended).__name__ == "SIGTERMException":  # Lightning's, known without importing it
+        _complain("terminated; a training run goes on from its last checkpoint with --resume")
+        return EXIT_TERMINATED
+    if isinstance(ended.code, str):
+        _complain(ended.code)
+        return EXIT_ERROR
+    return ended.code or 0
 
 
 def _complain(message: str) -> None:

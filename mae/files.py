@@ -101,7 +101,11 @@ def _publish(temporary: Path, final: Path) -> None:
     if final.exists():  # a folder cannot be renamed over one that holds files
         old = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".tmp", dir=final.parent))
         final.rename(old / final.name)
-        temporary.rename(final)
+        try:
+            temporary.rename(final)
+        except OSError:
+            (old / final.name).rename(final)
+            raise
         shutil.rmtree(old, ignore_errors=True)
     else:
         temporary.rename(final)

@@ -51,7 +51,7 @@ def _centre(
 
 def _std_of(centred: Float[Tensor, "*batch patch_dim"]) -> Float[Tensor, "*batch 1"]:
     """Return the standard deviation; on CPUs the norm is several times faster than `Tensor.var`."""
-    norm = torch.linalg.vector_norm(centred, dim=-1, keepdim=True)
+    norm: Tensor = torch.linalg.vector_norm(centred, dim=-1, keepdim=True)
     return (norm.square() / (centred.shape[-1] - 1) + NORM_PIX_EPS).sqrt()
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -122,6 +122,7 @@ def parameter_groups(
     *,
     effective_batch: int,
     depth: int | None = None,
+    no_decay: Collection[str] = (),
 ) -> list[ParameterGroup]:
     """Sort the trainable parameters into groups of equal layer, decay and method.
 
@@ -130,6 +131,8 @@ def parameter_groups(
         config: Learning rates and decays.
         effective_batch: Images per optimizer step, over ranks, accumulation and masks.
         depth: Number of blocks; needed for layer decay only.
+        no_decay: Last parts of names that are not decayed though they are tables: tokens and
+            positions in fine-tuning, as timm has it; pretraining decays its tokens.
 
     Returns:
         Groups with ``params``, ``names``, ``lr``, ``weight_decay``; for Muon also
@@ -142,7 +145,7 @@ def parameter_groups(
     for name, parameter in named_parameters:
         if not parameter.requires_grad:
             continue
-        decayed = parameter.ndim > 1
+        decayed = parameter.ndim > 1 and name.rpartition(".")[2] not in no_decay
         by_muon = config.name == "muon" and parameter.ndim == 2 and "blocks." in name
         scale = 1.0
         if config.layer_decay < 1:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mae.errors import MAEError
+from mae.files import atomic_write
 
 RECIPE = "demo/satellite-cpu"
-DONE_FILE = "demo.json"
+LOG_FILE = "seconds.json"
 NEXT = """\
 On your own images:
   mae pretrain {recipe} --images YOUR_IMAGES --out runs/mine   (or a recipe of mae recipes list)
@@ -34,22 +35,21 @@ def demo(*, out: str = "demo") -> None:
         MAEError: If a step fails; what was finished stays.
     """
     root = Path(out)
-    done = root / DONE_FILE
-    if done.is_file():
+    log = root / LOG_FILE
+    seconds: dict[str, float] = json.loads(log.read_text("utf-8")) if log.is_file() else {}
+    steps = (*data_steps(root), *run_steps(root))
+    if seconds and all(step.product.exists() for step in steps):
         print(f"The demo was run before; its results stand. To run it anew: rm -r {root}\n")
-        _last_screen(root, json.loads(done.read_text(encoding="utf-8")))
-        return
-    began = time.monotonic()
-    seconds: dict[str, float] = {}
-    _timed(seconds, "tiles", partial(write_tiles, root))
-    for step in (*data_steps(root), *run_steps(root)):
-        if step.product.exists():
-            print(f"\n[{step.name}] {step.product} is there already")
-        else:
-            _timed(seconds, step.name, partial(run_verb, step.command))
-    seconds["all"] = round(time.monotonic() - began, 1)
-    done.write_text(json.dumps({"seconds": seconds}, indent=2) + "\n", encoding="utf-8")
-    _last_screen(root, {"seconds": seconds})
+    else:
+        seconds |= _timed("tiles", partial(write_tiles, root))
+        for step in steps:
+            if step.product.exists():
+                print(f"\n[{step.name}] {step.product} is there already")
+                continue
+            seconds |= _timed(step.name, partial(run_verb, step.command))
+            text = json.dumps(seconds, indent=2) + "\n"
+            atomic_write(log, lambda file, text=text: file.write_text(text, "utf-8"))  # type: ignore[misc]
+    _last_screen(root, sum(seconds.values()))
 
 
 class Step(NamedTuple):
@@ -79,7 +79,11 @@ def run_steps(root: Path) -> list[Step]:
     return [
         Step("pretrain", [*pretrain, "--resume", "auto"], run / "encoder" / "encoder.safetensors"),
         Step("probe", ["probe", str(run), "--data", f"{shards}/labeled"], run / "probe.json"),
-        Step("reconstruct", ["reconstruct", str(run)], run / "reconstruct"),
+        Step(
+            "reconstruct",
+            ["reconstruct", str(run)],
+            run / "reconstruct" / "val-mask75-seed0.png",
+        ),
         Step("export", ["export", str(run), "--format", "timm"], run / "encoder" / "timm"),
         Step("report", ["report", str(run)], run / "report" / "index.html"),
     ]
@@ -115,14 +119,16 @@ def run_verb(command: list[str]) -> None:
         )
 
 
-def _timed(seconds: dict[str, float], name: str, step: Callable[[], None]) -> None:
+def _timed(name: str, step: Callable[[], None]) -> dict[str, float]:
+    """Run a step, print how long it took, and return that by name."""
     began = time.monotonic()
     step()
-    seconds[name] = round(time.monotonic() - began, 1)
-    print(f"[{name}] {seconds[name]:.0f} s", flush=True)
+    seconds = round(time.monotonic() - began, 1)
+    print(f"[{name}] {seconds:.0f} s", flush=True)
+    return {name: seconds}
 
 
-def _last_screen(root: Path, facts: dict[str, dict[str, float]]) -> None:
+def _last_screen(root: Path, seconds: float) -> None:
     from rich.console import Console
 
     from mae.evaluate.result import load_probe
@@ -139,5 +145,5 @@ def _last_screen(root: Path, facts: dict[str, dict[str, float]]) -> None:
     for picture in sorted((run / "reconstruct").glob("*.png")):
         print(f"picture:  {picture}")
     print(f"encoder:  {run / 'encoder' / 'timm'}  (for timm, with parity.json)")
-    print(f"time:     {facts['seconds']['all']:,.0f} s")
+    print(f"time:     {seconds:,.0f} s")
     print("\n" + NEXT.format(recipe=RECIPE))

@@ -93,21 +93,18 @@ def _link(parser: LightningArgumentParser) -> None:
 def _train(cli: TrainingCLI, start: RunStart, *, arguments: Sequence[str]) -> Path:
     """Train, and measure on the test split once."""
     from mae.commands.training import fit
-    from mae.tasks.metrics_log import MetricsLog
 
-    if start.checkpoint is None:
-        MetricsLog(start.directory).drop_after(-1)  # a start that never reached a checkpoint
     seconds = fit(cli, start, arguments=["finetune", *arguments])
-    if not cli.trainer.is_global_zero:
-        return start.directory
-    print(f"{cli.trainer.global_step:,} steps from {cli.model.start} in {seconds:,.0f} s")
-    if "test" not in cli.datamodule.manifest.splits:
-        print("no test split in the labelled shards: nothing to measure on")
-        return start.directory
-    cli.trainer.test(cli.model, datamodule=cli.datamodule, verbose=False)
-    values = {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
-    print(
-        f"test: balanced accuracy {values['test/balanced_accuracy']:.3f}, "
-        f"accuracy {values['test/accuracy']:.3f}"
-    )
+    lines = [f"{cli.trainer.global_step:,} steps from {cli.model.start} in {seconds:,.0f} s"]
+    if "test" in cli.datamodule.manifest.splits:
+        cli.trainer.test(cli.model, datamodule=cli.datamodule, verbose=False)  # on all processes
+        values = {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
+        lines.append(
+            f"test: balanced accuracy {values['test/balanced_accuracy']:.3f}, "
+            f"accuracy {values['test/accuracy']:.3f}"
+        )
+    else:
+        lines.append("no test split in the labelled shards: nothing to measure on")
+    if cli.trainer.is_global_zero:
+        print(*lines, sep="\n")
     return start.directory

@@ -102,32 +102,47 @@ def _train(
     cli: TrainingCLI, start: RunStart, *, init_weights: str | None, arguments: Sequence[str]
 ) -> Path:
     from mae.commands.training import fit
-    from mae.tasks.metrics_log import MetricsLog
-    from mae.weights import init_from
 
-    if start.checkpoint is None:
-        MetricsLog(start.directory).drop_after(-1)  # a start that never reached a checkpoint
+    def prepare() -> None:
         if init_weights:
-            print(init_from(init_weights, cli.model.model, spec=cli.datamodule.spec))
+            _init_weights(cli, init_weights)
         _say_trivial_losses(cli)
-    seconds = fit(cli, start, arguments=["pretrain", *arguments])
+
+    seconds = fit(cli, start, arguments=["pretrain", *arguments], before_first_step=prepare)
     if cli.trainer.is_global_zero:
         _hand_over(cli, start.directory, seconds)
     return start.directory
 
 
+def _init_weights(cli: TrainingCLI, weights: str) -> None:
+    """Start from received weights; say where their pixels were normalised otherwise."""
+    from mae.weights import init_from, load_encoder
+
+    ours, theirs = cli.datamodule.spec, load_encoder(weights).spec
+    report = init_from(weights, cli.model.model, spec=ours)
+    if cli.trainer.is_global_zero:
+        print(report)
+        if (ours.mean, ours.std) != (theirs.mean, theirs.std):
+            print(
+                f"normalised with the statistics of these images, mean {ours.mean} std {ours.std}; "
+                f"the weights were trained with mean {theirs.mean} std {theirs.std}"
+            )
+
+
 def _say_trivial_losses(cli: TrainingCLI) -> None:
     """Validate once before the first step, so that later losses mean something."""
-    if "val" not in cli.datamodule.manifest.splits:
-        print("no val split in the shards: no loss on fixed masks (mae pack --val_fraction 0.02)")
-        return
-    cli.trainer.validate(cli.model, datamodule=cli.datamodule, verbose=False)
-    values = {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
-    print(
-        f"validation loss before training {values['val/loss']:.4f}; "
-        f"predicting 0: {values['val/predict_zero']:.4f}; "
-        f"predicting each patch's mean: {values['val/predict_patch_mean']:.4f}"
-    )
+    if "val" in cli.datamodule.manifest.splits:
+        cli.trainer.validate(cli.model, datamodule=cli.datamodule, verbose=False)
+        values = {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
+        text = (
+            f"validation loss before training {values['val/loss']:.4f}; "
+            f"predicting 0: {values['val/predict_zero']:.4f}; "
+            f"predicting each patch's mean: {values['val/predict_patch_mean']:.4f}"
+        )
+    else:
+        text = "no val split in the shards: no loss on fixed masks (mae pack --val_fraction 0.02)"
+    if cli.trainer.is_global_zero:
+        print(text)
 
 
 def _hand_over(cli: TrainingCLI, run: Path, seconds: float) -> None:
@@ -144,6 +159,9 @@ def _hand_over(cli: TrainingCLI, run: Path, seconds: float) -> None:
     encoder = save_encoder(
         run / "encoder" / "encoder.safetensors", task.model.encoder, task.image_spec, info=info
     )
+    if bad := cli.datamodule.bad:
+        reasons = ", ".join(f"{count} x {reason}" for reason, count in bad.most_common())
+        print(f"{bad.total()} undecodable images were replaced by others: {reasons}")
     print(
         f"{cli.trainer.global_step:,} steps, {task.samples_seen:,} images, {seconds:,.0f} s\n"
         f"encoder: {encoder}\n"

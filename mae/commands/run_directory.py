@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from mae.errors import ConfigError, WeightsError
+from mae.files import atomic_write
 
 CONFIG_FILE = "config.yaml"
 ENVIRONMENT_FILE = "environment.json"
@@ -75,10 +76,13 @@ def choose_run(*, out: str | None, resume: str | None, name: str) -> RunStart:
         except WeightsError as error:
             print(f"starting from the beginning: {error}")
             return RunStart(directory, None)
-    if directory.exists() and any(directory.iterdir()):
+    # Further processes of one run start when the first has written its configuration.
+    is_taken = directory.exists() and any(directory.iterdir()) and _is_first_process()
+    if is_taken and not (resume == "auto" and not has_run):
         what = "holds a run" if has_run else "is not empty"
         raise ConfigError(
-            f"{directory} {what}; go on with it by --resume auto, or choose another --out"
+            f"{directory} {what}; choose another --out"
+            + (", or go on with it by --resume auto" if has_run else "")
         )
     require_writable(directory)
     return RunStart(directory, None)
@@ -137,17 +141,36 @@ def environment(arguments: list[str]) -> dict[str, Any]:
 def write_environment(directory: Path, arguments: list[str]) -> None:
     """Write ``environment.json``; a resumed run appends to the list of its starts."""
     path = directory / ENVIRONMENT_FILE
-    starts = json.loads(path.read_text(encoding="utf-8"))["starts"] if path.is_file() else []
-    starts.append(environment(arguments))
-    path.write_text(json.dumps({"starts": starts}, indent=2) + "\n", encoding="utf-8")
+    _write_starts(path, [*_read_starts(path), environment(arguments)])
 
 
 def update_environment(directory: Path, **facts: Any) -> None:
     """Add facts about the latest start, e.g. how long it took."""
     path = directory / ENVIRONMENT_FILE
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content["starts"][-1].update(facts)
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    *earlier, latest = _read_starts(path) or [{}]
+    _write_starts(path, [*earlier, latest | facts])
+
+
+def _read_starts(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    try:
+        starts: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["starts"]
+    except (ValueError, KeyError, TypeError):
+        print(f"{path} is damaged; what it said about earlier starts is lost")
+        return []
+    return starts
+
+
+def _write_starts(path: Path, starts: list[dict[str, Any]]) -> None:
+    text = json.dumps({"starts": starts}, indent=2) + "\n"
+    atomic_write(path, lambda file: file.write_text(text, encoding="utf-8"))
+
+
+def _is_first_process() -> bool:
+    """Whether this is rank 0, by the variables of torchrun, Lightning and SLURM."""
+    ranks = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+    return next((rank for rank in ranks if rank is not None), "0") == "0"
 
 
 def forget_run(directory: Path) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mae.commands.run_directory import CONFIG_FILE
 from mae.errors import DataError
 
-CONFIG_FILE = "config.yaml"
 _INSIDE_A_RUN = ("checkpoints", "encoder")
 
 

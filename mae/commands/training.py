@@ -32,6 +32,7 @@ from mae.commands.run_directory import (
     write_environment,
 )
 from mae.errors import ConfigError, MAEError
+from mae.files import atomic_write
 from mae.tasks.callbacks import RunProgress, StopWhenDiverged
 from mae.tasks.checkpoints import AtomicCheckpointIO, Checkpoints
 from mae.tasks.metrics_log import MetricsLog
@@ -182,13 +183,20 @@ def quiet_lightning() -> None:
         warnings.filterwarnings("ignore", message=hint)
 
 
-def fit(cli: TrainingCLI, start: RunStart, *, arguments: list[str]) -> float:
+def fit(
+    cli: TrainingCLI,
+    start: RunStart,
+    *,
+    arguments: list[str],
+    before_first_step: Callable[[], None] = lambda: None,
+) -> float:
     """Write down what runs, train, and return the seconds it took.
 
     Args:
         cli: Task, data and trainer.
         start: Run directory and the checkpoint to go on from.
         arguments: Command line for ``environment.json``.
+        before_first_step: Called once by a run that does not go on from a checkpoint.
 
     Raises:
         ConfigError: If a resumed run would become another one.
@@ -198,9 +206,12 @@ def fit(cli: TrainingCLI, start: RunStart, *, arguments: list[str]) -> float:
     before = config.read_text(encoding="utf-8") if config.exists() else None
     first_step = 0
     if start.checkpoint is not None and before is not None:
-        first_step = _prepare_resume(cli, start.directory, start.checkpoint, before)
-    config.write_text(cli.resolved_config(), encoding="utf-8")
-    write_environment(start.directory, arguments)
+        first_step = _prepare_resume(cli, start.checkpoint, before)
+    if cli.trainer.is_global_zero:
+        # A start that never reached a checkpoint leaves lines behind as well.
+        MetricsLog(start.directory).drop_after(first_step if start.checkpoint else -1)
+        atomic_write(config, lambda file: file.write_text(cli.resolved_config(), encoding="utf-8"))
+        write_environment(start.directory, arguments)
     began = time.monotonic()
     interrupted = KeyboardInterrupt(
         f"interrupted; go on from the last checkpoint with: mae {arguments[0]} --resume "
@@ -208,17 +219,16 @@ def fit(cli: TrainingCLI, start: RunStart, *, arguments: list[str]) -> float:
     )
     try:
         with _our_words():
+            if start.checkpoint is None:
+                before_first_step()
             cli.trainer.fit(
                 cli.model, datamodule=cli.datamodule, ckpt_path=start.checkpoint, weights_only=True
             )
     except SystemExit as error:  # Lightning's answer to Ctrl-C
         raise interrupted from error
     except MAEError:
-        if cli.trainer.global_step in (0, first_step):  # nothing was trained: leave no trace
-            if before is None:
-                forget_run(start.directory)
-            else:
-                config.write_text(before, encoding="utf-8")
+        if cli.trainer.global_step in (0, first_step) and cli.trainer.is_global_zero:
+            _leave_no_trace(start.directory, before)
         raise
     if cli.trainer.interrupted:
         raise interrupted
@@ -249,7 +259,15 @@ def _our_words() -> Iterator[None]:
         ) from error
 
 
-def _prepare_resume(cli: TrainingCLI, directory: Path, checkpoint: Path, before: str) -> int:
+def _leave_no_trace(directory: Path, before: str | None) -> None:
+    """Put the configuration back: nothing was trained with the new one."""
+    if before is None:
+        forget_run(directory)
+    else:
+        (directory / CONFIG_FILE).write_text(before, encoding="utf-8")
+
+
+def _prepare_resume(cli: TrainingCLI, checkpoint: Path, before: str) -> int:
     """Refuse what would make the run another one; return the step it goes on from."""
     report_changes(before, cli.resolved_config())
     content = read_checkpoint(checkpoint, verify=False)
@@ -264,8 +282,8 @@ def _prepare_resume(cli: TrainingCLI, directory: Path, checkpoint: Path, before:
             f"data.batch_size x {trainer.accumulate_grad_batches} trainer.accumulate_grad_batches "
             f"x {trainer.world_size} processes); choose them so that the product stays"
         )
-    print(f"going on from {checkpoint} (step {step:,})")
-    MetricsLog(directory).drop_after(step)
+    if trainer.is_global_zero:
+        print(f"going on from {checkpoint} (step {step:,})")
     return step
 
 

@@ -59,7 +59,7 @@ class RunProgress(Callback):
         self._images += len(batch["image"]) * trainer.world_size
         now = time.monotonic()
         self._marks.append((now, self._images))
-        pl_module.log("train/images_per_s", self.images_per_s)
+        pl_module.log("train/images_per_s", torch.tensor(self.images_per_s))
         interval = REFRESH_S if self._bar else LINE_EVERY_S
         is_last = batch_idx + 1 == trainer.num_training_batches
         if trainer.is_global_zero and (now - self._shown_at >= interval or is_last):

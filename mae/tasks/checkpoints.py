@@ -55,7 +55,7 @@ class Checkpoints(Callback):
         self.directory = directory
         self.every_n_steps = every_n_steps
         self.keep_last = keep_last
-        self._step = 0
+        self._step = self._saved = 0
 
     @property
     def newest(self) -> Path | None:
@@ -63,9 +63,15 @@ class Checkpoints(Callback):
         return max(self.directory.glob("step-*.ckpt"), default=None)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Remember where the run starts."""
+        """Remember where the run starts; drop what is of another future, or half written."""
         del pl_module
-        self._step = trainer.global_step
+        self._step = self._saved = trainer.global_step
+        if trainer.is_global_zero:
+            for path in self.directory.glob("step-*.ckpt"):
+                if path.name > self._path(self._step).name:
+                    path.unlink()
+            for path in self.directory.glob(".step-*.tmp"):
+                path.unlink()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -84,10 +90,13 @@ class Checkpoints(Callback):
         self.save(trainer)
 
     def save(self, trainer: Trainer) -> None:
-        """Write ``step-XXXXXXXX.ckpt`` unless it is there, then drop what is too old."""
-        path = self.directory / f"step-{trainer.global_step:08d}.ckpt"
-        if not path.exists():
-            trainer.save_checkpoint(path)
+        """Write ``step-XXXXXXXX.ckpt`` unless this step is saved, then drop what is too old."""
+        if trainer.global_step != self._saved:  # every process takes part in saving
+            trainer.save_checkpoint(self._path(trainer.global_step))
+            self._saved = trainer.global_step
         if self.keep_last > 0 and trainer.is_global_zero:
             for old in sorted(self.directory.glob("step-*.ckpt"))[: -self.keep_last]:
                 old.unlink()
+
+    def _path(self, step: int) -> Path:
+        return self.directory / f"step-{step:08d}.ckpt"

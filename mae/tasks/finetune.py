@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import lightning
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
-from torchmetrics import MetricCollection
-from torchmetrics.classification import MulticlassAccuracy
+from torchmetrics.classification import MulticlassConfusionMatrix
 
 from mae.classifier import Classifier
 from mae.encoder import Encoder
@@ -19,8 +18,6 @@ from mae.pooling import Pooling
 from mae.tasks.pretrain import Batch
 from mae.weights import checkpoint_header, load_encoder
 from mae.weights.header import HEADER_KEY, describe_encoder
-
-SPLITS = ("val", "test")
 
 
 class FinetuneTask(lightning.LightningModule):
@@ -80,16 +77,7 @@ class FinetuneTask(lightning.LightningModule):
         self.optim = optim
         self.batch_size = batch_size
         self.loss_weights: Tensor | None = None
-        self.metrics = torch.nn.ModuleDict({split: self._metrics(split) for split in SPLITS})
-
-    def _metrics(self, split: str) -> MetricCollection:
-        def accuracy(average: Literal["micro", "macro"]) -> MulticlassAccuracy:
-            return MulticlassAccuracy(num_classes=self.num_classes, average=average)
-
-        return MetricCollection(
-            {"accuracy": accuracy("micro"), "balanced_accuracy": accuracy("macro")},
-            prefix=f"{split}/",
-        )
+        self._confusion = MulticlassConfusionMatrix(num_classes=num_classes)
 
     def setup(self, stage: str) -> None:
         """Compare the data with the weights; take the class counts.
@@ -130,23 +118,41 @@ class FinetuneTask(lightning.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Log the lr that the head uses at this step."""
-        self.log("train/lr", max(group["lr"] for group in optimizer.param_groups))
+        lr = max(group["lr"] for group in optimizer.param_groups)
+        self.log("train/lr", torch.tensor(lr))  # on the CPU: no step waits for a copy
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Key stochastic depth by position, so that a resumed run draws what it would have."""
+        del batch_idx
+        torch.manual_seed(int(batch["sample"][0]))
+
+    def on_validation_epoch_start(self) -> None:
+        """Start a new count: tensors of an earlier inference mode cannot be updated."""
+        self._confusion = MulticlassConfusionMatrix(num_classes=self.num_classes).to(self.device)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Count right answers on validation images."""
+        """Count answers on validation images."""
         del batch_idx
-        self._count("val", batch)
-
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Count right answers on test images."""
-        del batch_idx
-        self._count("test", batch)
-
-    def _count(self, split: str, batch: Batch) -> None:
         real = ~batch["is_padding"]
-        metrics = cast(MetricCollection, self.metrics[split])
-        metrics.update(self(batch["image"])[real], batch["label"][real])
-        self.log_dict(metrics, batch_size=int(real.sum()))
+        self._confusion.update(self(batch["image"])[real], batch["label"][real])
+
+    def on_validation_epoch_end(self) -> None:
+        """Log accuracy, and its mean over the classes that are there."""
+        self._log_accuracy("val")
+
+    on_test_epoch_start = on_validation_epoch_start
+    test_step = validation_step
+
+    def on_test_epoch_end(self) -> None:
+        """See `on_validation_epoch_end`."""
+        self._log_accuracy("test")
+
+    def _log_accuracy(self, split: str) -> None:
+        confusion = self._confusion.compute().double()  # over all processes
+        support, hits = confusion.sum(dim=1), confusion.diagonal()
+        present = support > 0
+        self.log(f"{split}/accuracy", hits.sum() / support.sum())
+        self.log(f"{split}/balanced_accuracy", (hits[present] / support[present]).mean())
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build optimizer and schedule with layer decay."""
@@ -158,6 +164,7 @@ class FinetuneTask(lightning.LightningModule):
             self.optim,
             effective_batch=effective_batch,
             depth=self.depth,
+            no_decay=("cls_token", "pos_embed"),
         )
         optimizer = build_optimizer(groups, self.optim)
         total_steps = int(self.trainer.estimated_stepping_batches)

@@ -23,7 +23,7 @@ from mae.optim import OptimConfig, build_optimizer, build_schedule, parameter_gr
 from mae.patches import Size
 from mae.pooling import pool
 from mae.spec import ImageSpec
-from mae.tasks.diagnostics import trivial_losses
+from mae.tasks.diagnostics import FeatureStd, trivial_losses
 from mae.weights import checkpoint_header
 from mae.weights.header import HEADER_KEY
 
@@ -104,7 +104,7 @@ class PretrainTask(lightning.LightningModule):
         self.image_spec = _unknown_pixels(in_chans)
         self.samples_seen = 0
         self._val_means: dict[str, MeanMetric] = {}
-        self._val_features: list[Tensor] = []
+        self._val_spread = FeatureStd()
 
     def setup(self, stage: str) -> None:
         """Compare the data's pixels with the model before anything runs.
@@ -156,13 +156,14 @@ class PretrainTask(lightning.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Log the lr that this step uses."""
-        self.log("train/lr", max(group["lr"] for group in optimizer.param_groups))
+        lr = max(group["lr"] for group in optimizer.param_groups)
+        self.log("train/lr", torch.tensor(lr))  # on the CPU: no step waits for a copy
 
     def on_validation_epoch_start(self) -> None:
         """Start new means: tensors of an earlier inference mode cannot be updated."""
         names = ("loss", "predict_zero", "predict_patch_mean")
         self._val_means = {name: MeanMetric().to(self.device) for name in names}
-        self._val_features = []
+        self._val_spread = FeatureStd().to(self.device)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Measure the loss on fixed masks, what trivial answers would get, and clean features."""
@@ -175,15 +176,13 @@ class PretrainTask(lightning.LightningModule):
         losses = trivial_losses(self.model, batch["image"], output.masking) | {"loss": output.loss}
         for name, value in losses.items():
             self._val_means[name].update(value, weight=len(batch["image"]))
-        self._val_features.append(pool(self.model.encode(batch["image"]), "mean"))
+        self._val_spread.update(pool(self.model.encode(batch["image"]), "mean"))
 
     def on_validation_epoch_end(self) -> None:
         """Log the means over the validation images."""
         for name, mean in self._val_means.items():
             self.log(f"val/{name}", mean.compute())  # over all processes
-        if self._val_features:
-            spread = torch.cat(self._val_features).float().std(dim=0, correction=0).mean()
-            self.log("val/feature_std", spread, sync_dist=True)
+        self.log("val/feature_std", self._val_spread.compute())
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build optimizer and schedule, and say what the lr comes from."""
