@@ -78,12 +78,15 @@ def list_source(
     else:
         if labels == "folders" or split == "folders":
             raise ConfigError(
-                f"{source} is a file, so labels and splits come from its columns; drop the option "
-                f"'folders'"
+                f"{source} is a file, so labels and splits come from its columns; leave out "
+                f"--labels folders and --split folders, or give a folder"
             )
         listing = _list_csv(source)
     items = _with_groups(listing.items, group_regex)
-    return Listing(tuple(sorted(items, key=lambda item: item.name)), listing.notes)
+    notes = listing.notes
+    if group_regex is not None and len({item.group for item in items}) == len(items) > 1:
+        notes += (f"group_regex {group_regex!r} makes every image a group of its own",)
+    return Listing(tuple(sorted(items, key=lambda item: item.name)), notes)
 
 
 def assign_splits(
@@ -193,19 +196,26 @@ def _list_csv(source: Path) -> Listing:
             others = _check_columns(source, columns)
             rows = list(reader)
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{source} is no UTF-8 CSV ({error}); save it as CSV UTF-8") from error
+        raise DataError(
+            f"{source} is no UTF-8 CSV ({error}); save it as CSV UTF-8, or give the folder of the "
+            f"images"
+        ) from error
     if not rows:
         raise DataError(f"{source} has a header but no rows; list the images below it")
+    _refuse_rows(source, [None in row for row in rows], "have more cells than the header")
     for column in _COLUMNS:
         if column in columns:
             empty = [not (row[column] or "").strip() for row in rows]
             _refuse_rows(source, empty, f"have no {column}")
     items = [_csv_item(source, row, number) for number, row in enumerate(rows, 2)]
-    _refuse_rows(source, [not i.path.is_file() for i in items], "name files that do not exist")
-    repeated = [name for name, n in Counter(i.name for i in items).items() if n > 1]
+    missing = [not item.path.is_file() for item in items]
+    if any(missing):
+        first = items[missing.index(True)].path
+        _refuse_rows(source, missing, f"name files that do not exist, first {first}")
+    repeated = [path for path, n in Counter(i.path.resolve() for i in items).items() if n > 1]
     if repeated:
         raise DataError(
-            f"{source} lists {len(repeated)} paths more than once, first {repeated[0]!r}; keep one "
+            f"{source} lists {len(repeated)} files more than once, first {repeated[0]}; keep one "
             f"row per image"
         )
     notes = (f"columns of {source.name} not used: {', '.join(others)}",) if others else ()
@@ -214,6 +224,11 @@ def _list_csv(source: Path) -> Listing:
 
 def _check_columns(source: Path, columns: list[str]) -> list[str]:
     """Return the columns that are not used; refuse those that look like a slip of the pen."""
+    if len(columns) == 1 and ";" in columns[0]:
+        raise DataError(f"{source} is separated by semicolons; save it separated by commas")
+    twice = [name for name, count in Counter(columns).items() if count > 1]
+    if twice:
+        raise DataError(f"{source} has the column {twice[0]!r} twice; keep one of them")
     others = [name for name in columns if name not in _COLUMNS]
     for name in others:
         nearest = did_you_mean(name.strip().lower(), [c for c in _COLUMNS if c not in columns])

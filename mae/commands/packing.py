@@ -80,6 +80,8 @@ def describe(summary: PackSummary) -> list[str]:
     if summary.left_out:
         reasons = ", ".join(f"{count} x {reason}" for reason, count in manifest.left_out.items())
         lines.append(f"left out: {reasons}; listed with reasons in {summary.out / 'left_out.csv'}")
+    if "val" not in manifest.splits:
+        lines.append("note: no val split; pretraining will have no loss on fixed masks")
     lines += [f"note: {note}" for note in summary.notes]
     return lines
 

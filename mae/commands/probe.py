@@ -63,8 +63,9 @@ def probe(
     shards = _open(loaded, data, split)
     features = _read_features(loaded, shards, split, seed, batch_size, num_workers)
     result = _fit(features, labels, chosen_poolings, seed)
+    _say(result, shards.notes)
     save_probe(result, path)
-    _say(result, shards.notes, path)
+    print(f"numbers: {path}")
     return path
 
 
@@ -160,7 +161,7 @@ def _fit(
         )
 
 
-def _say(result: ProbeResult, data_notes: Sequence[str], path: Path) -> None:
+def _say(result: ProbeResult, data_notes: Sequence[str]) -> None:
     from rich.console import Console
 
     from mae.evaluate.table import probe_notes, probe_tables
@@ -172,4 +173,3 @@ def _say(result: ProbeResult, data_notes: Sequence[str], path: Path) -> None:
     notes = [*data_notes, *probe_notes(result)]
     for line in [*(f"note: {note}" for note in notes), *result.sentences]:
         console.print(line, markup=False)
-    print(f"numbers: {path}")

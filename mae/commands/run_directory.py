@@ -78,7 +78,7 @@ def choose_run(*, out: str | None, resume: str | None, name: str) -> RunStart:
             return RunStart(directory, None)
     # Further processes of one run start when the first has written its configuration.
     is_taken = directory.exists() and any(directory.iterdir()) and _is_first_process()
-    if is_taken and not (resume == "auto" and not has_run):
+    if is_taken:
         what = "holds a run" if has_run else "is not empty"
         raise ConfigError(
             f"{directory} {what}; choose another --out"

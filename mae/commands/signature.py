@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 
 import jsonargparse
 
+from mae.commands.parse_errors import parse_complaint
 from mae.errors import ConfigError, did_you_mean
 
 
@@ -53,9 +54,7 @@ def call_with_arguments(
     try:
         values = parser.parse_args(arguments)
     except (jsonargparse.ArgumentError, TypeError, ValueError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        second = " ".join([*lines[1:2], f"({prog} --help shows all)"])
-        raise ConfigError(f"{lines[0]}\n{second}") from error
+        raise parse_complaint(error, help_command=f"{prog} --help") from error
     return function(**values.as_dict())
 
 

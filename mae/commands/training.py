@@ -24,6 +24,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from mae.commands.config_keys import refuse_unknown_keys, report_changes
+from mae.commands.parse_errors import parse_complaint
 from mae.commands.run_directory import (
     CONFIG_FILE,
     RunStart,
@@ -123,7 +124,7 @@ class TrainingCLI(LightningCLI):
         try:
             self.config = parser.parse_args(args)
         except (jsonargparse.ArgumentError, TypeError, ValueError) as error:
-            raise ConfigError(_first_lines(str(error))) from error
+            raise parse_complaint(error, help_command="mae recipes show NAME") from error
         for key, value in FIXED_TRAINER.items():
             if self.config.trainer[key] != value:
                 raise ConfigError(
@@ -213,10 +214,6 @@ def fit(
         atomic_write(config, lambda file: file.write_text(cli.resolved_config(), encoding="utf-8"))
         write_environment(start.directory, arguments)
     began = time.monotonic()
-    interrupted = KeyboardInterrupt(
-        f"interrupted; go on from the last checkpoint with: mae {arguments[0]} --resume "
-        f"{start.directory}"
-    )
     try:
         with _our_words():
             if start.checkpoint is None:
@@ -225,14 +222,16 @@ def fit(
                 cli.model, datamodule=cli.datamodule, ckpt_path=start.checkpoint, weights_only=True
             )
     except SystemExit as error:  # Lightning's answer to Ctrl-C
-        raise interrupted from error
+        raise KeyboardInterrupt(_how_to_go_on(start.directory, arguments[0])) from error
     except MAEError:
         if cli.trainer.global_step in (0, first_step) and cli.trainer.is_global_zero:
             _leave_no_trace(start.directory, before)
         raise
     if cli.trainer.interrupted:
-        raise interrupted
+        raise KeyboardInterrupt(_how_to_go_on(start.directory, arguments[0]))
     seconds = time.monotonic() - began
+    if start.checkpoint is not None and cli.trainer.global_step == first_step:
+        print("the run was complete already; nothing was trained")
     if cli.trainer.is_global_zero:
         update_environment(
             start.directory, seconds=round(seconds, 1), peak_memory_mib=round(_peak_memory_mib())
@@ -257,6 +256,15 @@ def _our_words() -> Iterator[None]:
             f"these trainer settings do not fit this machine or each other: "
             f"{_first_lines(str(error), 1)}; change them below trainer: or by --trainer.KEY VALUE"
         ) from error
+
+
+def _how_to_go_on(run: Path, verb: str) -> str:
+    if any((run / "checkpoints").glob("step-*.ckpt")):
+        return f"interrupted; go on from the last checkpoint with: mae {verb} --resume {run}"
+    return (
+        f"interrupted before the first checkpoint; start again with the same command and "
+        f"--out {run} --resume auto, and save oftener with --checkpoint.every_n_steps"
+    )
 
 
 def _leave_no_trace(directory: Path, before: str | None) -> None:

@@ -69,6 +69,7 @@ class Checkpoints(Callback):
         if trainer.is_global_zero:
             for path in self.directory.glob("step-*.ckpt"):
                 if path.name > self._path(self._step).name:
+                    print(f"removing {path.name}: the run goes on from step {self._step:,}")
                     path.unlink()
             for path in self.directory.glob(".step-*.tmp"):
                 path.unlink()

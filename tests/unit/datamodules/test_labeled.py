@@ -70,7 +70,7 @@ def test_init_says_where_images_are_packed_once(
     class_folder: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     source = class_folder({"cat": 4, "dog": 4})
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="lightning.pytorch"):
         first = module(source)
         again = module(source)
     said = [r.message for r in caplog.records if r.message.startswith("packed")]
