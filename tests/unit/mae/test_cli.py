@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 import mae.cli
 from mae import __version__
@@ -71,6 +72,25 @@ def test_main_with_an_error_of_the_user_prints_it_without_traceback(verb, capsys
     verb(DataError("images are missing; pack them"))
     assert main(["recipes"]) == 1
     assert capsys.readouterr().err == "mae: images are missing; pack them\n"
+
+
+def test_main_with_an_error_in_a_loader_worker_prints_its_message_alone(verb, capsys):
+    wrapped = "Caught DataError in DataLoader worker process 0.\nOriginal Traceback (most recent"
+    verb(DataError(f"{wrapped} call last):\n  File x\nmae.errors.DataError: shard 3 is cut\n"))
+    assert main(["recipes"]) == 1
+    assert capsys.readouterr().err == "mae: shard 3 is cut\n"
+
+
+@pytest.mark.parametrize(("code", "status"), [(None, 0), (3, 3), ("no GPU", 1)])
+def test_main_passes_on_how_a_verb_ended_itself(verb, code, status):
+    verb(SystemExit(code))
+    assert main(["recipes"]) == status
+
+
+def test_main_terminated_is_no_success(verb, capsys):
+    verb(SIGTERMException())
+    assert main(["recipes"]) == 143
+    assert "goes on from its last checkpoint with --resume" in capsys.readouterr().err
 
 
 def test_main_interrupted_says_how_to_go_on(verb, capsys):

@@ -78,3 +78,15 @@ def test_save_checkpoint_that_fails_half_way_leaves_the_old_file(tmp_path, monke
         AtomicCheckpointIO().save_checkpoint({"a": 2}, path)
     assert load(path) == {"a": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["step.ckpt"]
+
+
+def test_checkpoints_of_another_future_and_half_written_ones_are_removed(tmp_path, run_scalar):
+    folder = tmp_path / "c"
+    folder.mkdir()
+    (folder / "step-00000009.ckpt").write_text("of a run that went on differently")
+    (folder / ".step-00000002.ckpt.x.tmp").write_text("killed while writing")
+    run_scalar([Checkpoints(folder, every_n_steps=3, keep_last=2)])
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "step-00000003.ckpt",
+        "step-00000006.ckpt",
+    ]

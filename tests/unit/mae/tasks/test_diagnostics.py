@@ -5,7 +5,7 @@ import torch
 
 from mae.masking import random_masking
 from mae.model import MaskedAutoencoder
-from mae.tasks.diagnostics import trivial_losses
+from mae.tasks.diagnostics import FeatureStd, trivial_losses
 
 
 def make_model(*, norm_pix_loss: bool) -> MaskedAutoencoder:
@@ -60,3 +60,19 @@ def test_trivial_losses_of_constant_patches_are_zero():
     masking = random_masking(torch.rand(1, 4), 0.5)
     losses = trivial_losses(make_model(norm_pix_loss=True), images, masking)
     assert [float(loss) for loss in losses.values()] == [0.0, 0.0]
+
+
+def test_feature_std_over_batches_is_that_of_all_images():
+    features = 5 + torch.randn(9, 4, generator=torch.Generator().manual_seed(0))
+    metric = FeatureStd()
+    for part in features.split([4, 4, 1]):
+        metric.update(part)
+    expected = features.double().std(dim=0, correction=0).mean()
+    assert metric.compute().double() == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_feature_std_of_equal_features_and_of_none_is_zero():
+    metric = FeatureStd()
+    assert metric.compute() == 0
+    metric.update(torch.ones(3, 4))
+    assert metric.compute() == 0
