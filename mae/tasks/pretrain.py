@@ -170,7 +170,10 @@ class PretrainTask(lightning.LightningModule):
         del batch_idx
         real = ~batch["is_padding"]
         batch = {"image": batch["image"][real], "sample": batch["sample"][real]}
-        if not len(batch["image"]):
+        if not len(batch["image"]):  # padding alone: this process has nothing to add
+            for mean in self._val_means.values():
+                mean.update(0.0, weight=0.0)
+            self._val_spread.update(batch["image"].new_zeros(0, self.model.encoder.embed_dim))
             return
         output = self(batch, seed=VALIDATION_SEED)
         losses = trivial_losses(self.model, batch["image"], output.masking) | {"loss": output.loss}

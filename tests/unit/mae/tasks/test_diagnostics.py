@@ -73,6 +73,7 @@ def test_feature_std_over_batches_is_that_of_all_images():
 
 def test_feature_std_of_equal_features_and_of_none_is_zero():
     metric = FeatureStd()
+    metric.update(torch.ones(0, 4))
     assert metric.compute() == 0
     metric.update(torch.ones(3, 4))
     assert metric.compute() == 0

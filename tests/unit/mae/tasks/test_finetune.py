@@ -32,7 +32,7 @@ def loss_at(task: FinetuneTask, position: int, *, seed: int) -> float:
     torch.nn.init.normal_(task.model.head.weight, generator=torch.Generator().manual_seed(1))
     batch = batch_at(position)
     task.on_train_batch_start(batch, 0)
-    return float(task.training_step(batch, 0))
+    return float(task.training_step(batch, 0).detach())
 
 
 def test_training_step_stochastic_depth_depends_on_the_position_alone(task):
