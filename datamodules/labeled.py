@@ -42,6 +42,7 @@ class LabeledShards(UnlabeledShards):
         val_batch_size: Images per device and evaluation batch; `batch_size` without a value.
         max_bad_fraction: Share of undecodable images, which are replaced, before the run stops.
         max_pixels: Largest height x width of a stored image.
+        cache_mib: Memory per process for training images that stay decoded, for small sets.
         multiprocessing_context: How workers start; the platform's way without a value.
         split: For a folder: whether the topmost folders name the splits.
         group_regex: For a folder: expression on the path whose first bracket is the group.
@@ -71,6 +72,7 @@ class LabeledShards(UnlabeledShards):
         val_batch_size: int | None = None,
         max_bad_fraction: float = 0.001,
         max_pixels: int = MAX_PIXELS,
+        cache_mib: int = 0,
         multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None,
         split: Literal["hash", "folders"] = "hash",
         group_regex: str | None = None,
@@ -104,6 +106,7 @@ class LabeledShards(UnlabeledShards):
             val_batch_size=val_batch_size,
             max_bad_fraction=max_bad_fraction,
             max_pixels=max_pixels,
+            cache_mib=cache_mib,
             multiprocessing_context=multiprocessing_context,
         )
         if not self.manifest.classes:

@@ -39,12 +39,20 @@ class SplitRecords:
         manifest: The shard directory's manifest.
         split: Name of the split.
         max_pixels: Largest height x width of an image.
+        cache_bytes: Pixels that are kept decoded, for sets that fit into memory.
 
     Raises:
         DataError: If the split has no samples.
     """
 
-    def __init__(self, manifest: Manifest, split: str, *, max_pixels: int = MAX_PIXELS):
+    def __init__(
+        self,
+        manifest: Manifest,
+        split: str,
+        *,
+        max_pixels: int = MAX_PIXELS,
+        cache_bytes: int = 0,
+    ):
         self.split = split
         self.spec = manifest.spec
         self.classes = manifest.classes
@@ -52,6 +60,12 @@ class SplitRecords:
         self.reader = ShardReader(manifest.root, manifest.shards(split))
         self.shard_sizes = [shard.num_samples for shard in self.reader.shards]
         self._ends = np.cumsum(self.shard_sizes)
+        self._cache: dict[tuple[int, int], Record] = {}
+        self._cache_bytes = self._cache_left = cache_bytes
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave decoded images behind: each process keeps its own."""
+        return self.__dict__ | {"_cache": {}, "_cache_left": self._cache_bytes}
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -62,12 +76,22 @@ class SplitRecords:
         return shard, number - (int(self._ends[shard - 1]) if shard else 0)
 
     def load(self, shard: int, index: int) -> Record:
-        """Read and decode one sample.
+        """Return one decoded sample, whose pixels are not to be changed.
 
         Raises:
             BadImageError: If the image cannot be used; the message names shard and key.
             DataError: If the shard differs from its manifest.
         """
+        record = self._cache.get((shard, index))
+        if record is None:
+            record = self._read(shard, index)
+            if record.pixels.nbytes <= self._cache_left:
+                self._cache_left -= record.pixels.nbytes
+                record.pixels.flags.writeable = False
+                self._cache[shard, index] = record
+        return record
+
+    def _read(self, shard: int, index: int) -> Record:
         key, members = self.reader.read(shard, index)
         what = f"{self.reader.path(shard)}: {key}"
         images = [suffix for suffix in members if suffix in IMAGE_SUFFIXES]

@@ -62,6 +62,7 @@ class UnlabeledShards(LightningDataModule):
         val_batch_size: Images per device and validation batch; `batch_size` without a value.
         max_bad_fraction: Share of undecodable images, which are replaced, before the run stops.
         max_pixels: Largest height x width of a stored image.
+        cache_mib: Memory per process for training images that stay decoded, for small sets.
         multiprocessing_context: How workers start; the platform's way without a value.
 
     Raises:
@@ -87,6 +88,7 @@ class UnlabeledShards(LightningDataModule):
         val_batch_size: int | None = None,
         max_bad_fraction: float = 0.001,
         max_pixels: int = MAX_PIXELS,
+        cache_mib: int = 0,
         multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None,
     ):
         super().__init__()
@@ -96,13 +98,16 @@ class UnlabeledShards(LightningDataModule):
         self.steps, self.samples, self.epochs = steps, samples, epochs
         self.seed, self.num_workers = seed, num_workers
         self.max_bad_fraction, self.max_pixels = max_bad_fraction, max_pixels
+        self.cache_mib = cache_mib
         self.multiprocessing_context = multiprocessing_context
         self._check_settings()
         self.augment = Augment(self.img_size, crop=crop, scale=scale, flips=flips)
         self.manifest = Manifest.load(data_dir)
         self._normalization = self.manifest.spec
         self._statistics: dict[tuple[ImageSpec, torch.device], Tensor] = {}
-        self._train = SplitRecords(self.manifest, "train", max_pixels=max_pixels)
+        self._train = SplitRecords(
+            self.manifest, "train", max_pixels=max_pixels, cache_bytes=cache_mib * 2**20
+        )
         self.plan = Plan(self._train.shard_sizes, seed=seed, window=window)
         self._check_crop_fits(crop)
         self.samples_consumed = 0
@@ -295,6 +300,8 @@ class UnlabeledShards(LightningDataModule):
         _check_positive(self, "batch_size", "val_batch_size")
         if min(self.img_size) < 1:
             raise ConfigError(f"img_size is {self.img_size}; allowed: 1 px or more")
+        if self.cache_mib < 0:
+            raise ConfigError(f"cache_mib is {self.cache_mib}; allowed: 0 or more")
         if self.num_workers < 0:
             raise ConfigError(f"num_workers is {self.num_workers}; allowed: 0 or more")
         if not 0 <= self.max_bad_fraction < 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -100,3 +101,21 @@ def test_load_other_depth_than_the_manifest_is_refused(labelled: Path) -> None:
     rewrite(labelled, lambda n, old: (n, stream.getvalue() if n.endswith("png") else old))
     with pytest.raises(DataError, match="1 x uint8, the manifest says 3 x uint8"):
         SplitRecords(Manifest.load(labelled), "train").load(0, 0)
+
+
+def test_load_with_a_cache_decodes_what_fits_once(
+    shards: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = Manifest.load(shards(3))
+    plain = [SplitRecords(manifest, "train").load(0, i) for i in range(3)]
+    two_images = 2 * plain[0].pixels.nbytes
+    cached = SplitRecords(manifest, "train", cache_bytes=two_images)
+    first = [cached.load(0, i) for i in range(3)]
+    again = [cached.load(0, i) for i in range(3)]
+    for record, expected in zip(again, plain, strict=True):
+        np.testing.assert_array_equal(record.pixels, expected.pixels)
+        assert (record.key, record.label) == (expected.key, expected.label)
+    assert [a is b for a, b in zip(first, again, strict=True)] == [True, True, False]
+    with pytest.raises(ValueError, match="read-only"):
+        again[0].pixels[:] = 0
+    assert pickle.loads(pickle.dumps(cached))._cache == {}  # noqa: S301
