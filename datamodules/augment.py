@@ -159,7 +159,8 @@ def crop_resize(image: Pixels, box: Box, img_size: tuple[int, int]) -> Pixels:
         return cut
     dtype = cut.dtype
     exact = dtype in (np.uint8, np.float32)
-    values = torch.from_numpy(np.ascontiguousarray(cut if exact else cut.astype(np.float32)))
+    # A copy in any case: torch warns about arrays that must not be changed, as cached ones.
+    values = torch.from_numpy(np.array(cut, dtype=dtype if exact else np.float32, order="C"))
     resized: Pixels = tv.resize_image(
         values, list(img_size), interpolation=InterpolationMode.BICUBIC, antialias=True
     ).numpy()

@@ -177,3 +177,10 @@ def test_crop_resize_folder_and_memory_agree() -> None:
     np.testing.assert_array_equal(
         crop_resize(turned, box, (8, 8)), crop_resize(np.ascontiguousarray(turned), box, (8, 8))
     )
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+def test_crop_resize_of_a_read_only_image_says_nothing(dtype: Any) -> None:
+    image = np.arange(3 * 8 * 8).reshape(3, 8, 8).astype(dtype)
+    image.flags.writeable = False
+    assert crop_resize(image, Box(0, 0, 8, 8), (4, 4)).shape == (3, 4, 4)
