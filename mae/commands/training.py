@@ -172,6 +172,7 @@ _HINTS = (
     ".*your dataloader is not resumable.*",  # our position lives in the data module
     ".*isinstance.treespec, LeafSpec.*",
     ".*exists and is not empty.*",
+    ".*sync_dist=True.*",  # our metrics add up over processes by themselves
     ".*smaller than the logging interval.*",  # short runs log what they have
 )
 
