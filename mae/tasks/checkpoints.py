@@ -91,7 +91,7 @@ class Checkpoints(Callback):
         self.save(trainer)
 
     def save(self, trainer: Trainer) -> None:
-        """Write ``step-XXXXXXXX.ckpt`` unless this step is saved, then drop what is too old."""
+        """Write this step's file unless it is saved already, then drop what is too old."""
         if trainer.global_step != self._saved:  # every process takes part in saving
             trainer.save_checkpoint(self._path(trainer.global_step))
             self._saved = trainer.global_step
