@@ -255,7 +255,7 @@ def _our_words() -> Iterator[None]:
             raise
         raise ConfigError(
             f"these trainer settings do not fit this machine or each other: "
-            f"{_first_lines(str(error), 1)}; change them below trainer: or by --trainer.KEY VALUE"
+            f"{_first_line(str(error))}; change them below trainer: or by --trainer.KEY VALUE"
         ) from error
 
 
@@ -302,5 +302,5 @@ def _peak_memory_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _first_lines(message: str, count: int = 2) -> str:
-    return "\n".join([line.strip() for line in message.splitlines() if line.strip()][:count])
+def _first_line(message: str) -> str:
+    return next((line.strip() for line in message.splitlines() if line.strip()), "")

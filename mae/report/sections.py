@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
+from itertools import zip_longest
 from math import isfinite
 from statistics import median
 from typing import Any
@@ -150,13 +151,14 @@ def data_section(files: RunFiles) -> dict[str, Any] | None:
     rows += [(f"images, {split}", f"{count:,}") for split, count in splits.items()]
     rows.append(("pixels", f"{spec.get('dtype', '')} {spec.get('unit', '')}".strip()))
     rows += [(f"left out: {why}", f"{n:,}") for why, n in manifest.get("left_out", {}).items()]
-    channels = zip(
-        *(spec.get(key, ()) for key in ("channels", "mean", "std")),
-        strict=False,  # a damaged manifest shows what it has
-    )
+    # A damaged manifest may lack values; no channel is dropped for that.
+    channels = zip_longest(*(spec.get(key, ()) for key in ("channels", "mean", "std")))
     return {
         "rows": [row for row in rows if row[1]],
-        "channels": [(name, number(mean), number(std)) for name, mean, std in channels],
+        "channels": [
+            (name or "missing", number(mean) or "missing", number(std) or "missing")
+            for name, mean, std in channels
+        ],
     }
 
 

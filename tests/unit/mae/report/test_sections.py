@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from mae.report import sections
@@ -87,3 +88,13 @@ def test_data_section_counts_images_per_split(complete_run):
     assert rows["images, val"] == "300"
     assert rows["left out: truncated"] == "2"
     assert data["channels"][2] == ("blue", "61.25", "44.12")
+
+
+def test_data_section_of_a_manifest_that_lacks_values_still_names_every_channel(complete_run):
+    files = collect(complete_run)
+    spec = {"channels": ["red", "green"], "mean": [1.5], "std": []}
+    damaged = replace(files, manifest={**files.manifest, "spec": spec})
+    assert sections.data_section(damaged)["channels"] == [
+        ("red", "1.5", "missing"),
+        ("green", "missing", "missing"),
+    ]
