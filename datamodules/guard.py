@@ -20,9 +20,13 @@ MAX_PIXELS = 100_000_000
 # megapixels pass and a file that declares 60,000 channels does not.
 VALUES_PER_PIXEL = 4
 MAX_MEMBER_BYTES = 2**30
+MAX_TEXT_BYTES = 2**20  # of a sidecar or a class index
+MAX_NAME_BYTES = 1024
+MAX_MEMBERS_PER_SAMPLE = 64
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "tif", "tiff")
-MEMBER_SUFFIXES = frozenset((*IMAGE_SUFFIXES, "json", "cls"))
+TEXT_SUFFIXES = ("json", "cls")
+MEMBER_SUFFIXES = frozenset((*IMAGE_SUFFIXES, *TEXT_SUFFIXES))
 SUFFIX_OF: dict[ImageKind, str] = {"jpeg": "jpg", "png": "png", "tiff": "tif"}
 
 _MAGIC: tuple[tuple[bytes, ImageKind], ...] = (
@@ -110,32 +114,56 @@ def check_pixels(height: int, width: int, num_channels: int, *, max_pixels: int,
         )
 
 
-def check_member(name: str, num_bytes: int, *, is_file: bool, where: str) -> tuple[str, str]:
-    """Split a member's name into key and suffix, refusing what a shard must not hold.
+def split_member(name: str, *, where: str) -> tuple[str, str]:
+    """Split a member's name into key and suffix by WebDataset's rule: at the first dot.
 
     Args:
         name: Name in the tar.
-        num_bytes: Size that the header declares.
-        is_file: Whether the member is a regular file.
-        where: Shard and offset for the message.
+        where: Shard and byte for the message.
+
+    Returns:
+        The key, with its folders, and the suffix in lower case.
 
     Raises:
-        DataError: For links, absolute or upward paths, unknown suffixes, too many bytes.
+        DataError: For absolute or upward paths, control characters, names that are too long or
+            have no key or no suffix.
     """
-    if not is_file:
-        raise DataError(f"{where}: member {name!r} is no regular file; only files are allowed")
     parts = name.split("/")
     if name.startswith("/") or ".." in parts or "\\" in name:
-        raise DataError(f"{where}: member {name!r} points outside the shard; repack it")
-    # WebDataset's rule: the key ends at the first dot of the last part.
+        raise DataError(f"{where}: member {name!r} points outside the shard; pack the images again")
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise DataError(
+            f"{where}: the member name {name[:60]!r}… has {len(name.encode()):,} bytes; allowed: "
+            f"{MAX_NAME_BYTES:,}"
+        )
+    if not name.isprintable():
+        raise DataError(f"{where}: member {name!r} has control characters in its name; rename it")
     stem, dot, suffix = parts[-1].partition(".")
-    if not dot or not stem or suffix not in MEMBER_SUFFIXES:
+    if not (stem and dot and suffix):
+        raise DataError(
+            f"{where}: member {name!r} has no key or no suffix; allowed: KEY.png, KEY.json …"
+        )
+    return "/".join((*parts[:-1], stem)), suffix.lower()
+
+
+def check_member(name: str, suffix: str, num_bytes: int, *, where: str) -> None:
+    """Refuse a member of a kind or size that a shard must not hold.
+
+    Args:
+        name: Name in the tar.
+        suffix: Its suffix, from `split_member`.
+        num_bytes: Bytes of its content.
+        where: Shard and byte for the message.
+
+    Raises:
+        DataError: For suffixes that are not allowed, or too many bytes.
+    """
+    if suffix not in MEMBER_SUFFIXES:
         raise DataError(
             f"{where}: member {name!r} has the suffix {suffix!r}; allowed: "
-            f"{', '.join(sorted(MEMBER_SUFFIXES))}. A dot in a key is taken for its suffix"
+            f"{', '.join(sorted(MEMBER_SUFFIXES))}. A dot in a key is taken for its suffix; "
+            f"`mae pack` gives keys without dots"
         )
-    if num_bytes > MAX_MEMBER_BYTES:
-        raise DataError(
-            f"{where}: member {name!r} has {num_bytes:,} bytes; allowed: {MAX_MEMBER_BYTES:,}"
-        )
-    return "/".join((*parts[:-1], stem)), suffix
+    limit = MAX_TEXT_BYTES if suffix in TEXT_SUFFIXES else MAX_MEMBER_BYTES
+    if num_bytes > limit:
+        raise DataError(f"{where}: member {name!r} has {num_bytes:,} bytes; allowed: {limit:,}")

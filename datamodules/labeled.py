@@ -14,7 +14,11 @@ from lightning.pytorch.utilities import rank_zero_info
 from datamodules.augment import Crop, Flips
 from datamodules.guard import MAX_PIXELS
 from datamodules.loading import BatchLoader
+from datamodules.module import StartMethod
 from datamodules.pack import PackSummary, pack_into_cache
+from datamodules.reader import Verify
+from datamodules.records import Decode
+from datamodules.shardfiles import CACHE_GIB
 from datamodules.tally import class_notes
 from datamodules.unlabeled import UnlabeledShards
 from mae.errors import DataError
@@ -39,9 +43,14 @@ class LabeledShards(UnlabeledShards):
         scale: Smallest and largest share of the area for ``random_resized``.
         flips: ``none``, ``horizontal``, or ``dihedral`` for all eight rotations and flips.
         window: Shards whose samples are shuffled together.
+        lanes: Sequences of shards that take turns.
+        verify: When contents are compared with their checksums: ``open``, ``first``, ``always``.
+        decode: ``scaled`` decodes training JPEGs no larger than the crop needs: faster, softer.
         val_batch_size: Images per device and evaluation batch; `batch_size` without a value.
         max_bad_fraction: Share of undecodable images, which are replaced, before the run stops.
         max_pixels: Largest height x width of a stored image.
+        shard_cache: Folder for remote shards; one in the user's cache without a value.
+        shard_cache_gib: Disk that remote shards may take there.
         cache_mib: Memory per process for training images that stay decoded, for small sets.
         multiprocessing_context: How workers start; the platform's way without a value.
         split: For a folder: whether the topmost folders name the splits.
@@ -69,11 +78,16 @@ class LabeledShards(UnlabeledShards):
         scale: tuple[float, float] = (0.2, 1.0),
         flips: Flips = "horizontal",
         window: int = 16,
+        lanes: int = 1,
+        verify: Verify = "first",
+        decode: Decode = "exact",
         val_batch_size: int | None = None,
         max_bad_fraction: float = 0.001,
         max_pixels: int = MAX_PIXELS,
+        shard_cache: str | None = None,
+        shard_cache_gib: float = CACHE_GIB,
         cache_mib: int = 0,
-        multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None,
+        multiprocessing_context: StartMethod | None = None,
         split: Literal["hash", "folders"] = "hash",
         group_regex: str | None = None,
         val_fraction: float | None = None,
@@ -103,9 +117,14 @@ class LabeledShards(UnlabeledShards):
             scale=scale,
             flips=flips,
             window=window,
+            lanes=lanes,
+            verify=verify,
+            decode=decode,
             val_batch_size=val_batch_size,
             max_bad_fraction=max_bad_fraction,
             max_pixels=max_pixels,
+            shard_cache=shard_cache,
+            shard_cache_gib=shard_cache_gib,
             cache_mib=cache_mib,
             multiprocessing_context=multiprocessing_context,
         )

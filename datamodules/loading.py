@@ -7,6 +7,7 @@ crosses the process border once, as one tensor in the stored depth.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +15,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.distributed import DistributedSampler
 
-from datamodules.augment import Augment, Pixels, eval_view
+from datamodules.augment import Augment, stack
 from datamodules.guard import BadImageError
+from datamodules.ledger import BadImage
 from datamodules.plan import Plan, keyed_words
 from datamodules.records import Record, SplitRecords
 from mae.errors import DataError
@@ -39,34 +41,32 @@ class TrainStream(Dataset[Batch]):
         self.records, self.plan, self.augment = records, plan, augment
 
     def __getitem__(self, positions: range) -> Batch:
-        places = self.plan.at(positions.start, len(positions))
-        images: list[Pixels] = []
+        self.records.reader.seek(positions.start)
+        places = self.plan.at(positions.start, len(positions), positions.step)
         found: list[Record] = []
-        bad: list[tuple[str, str]] = []
+        bad: list[BadImage] = []
         for position, shard, index in zip(
             positions, places.shard.tolist(), places.index_in_shard.tolist(), strict=True
         ):
-            record = self._load(position, shard, index, bad)
-            images.append(
-                self.augment(record.pixels, seed=self.plan.seed, position=position, what=record.key)
-            )
-            found.append(record)
-        batch = collate(images, found, positions, [False] * len(positions))
+            found.append(self._view(position, shard, index, bad))
+        batch = collate(found, positions, [False] * len(positions))
         batch["bad"] = bad
         return batch
 
-    def _load(self, position: int, shard: int, index: int, bad: list[tuple[str, str]]) -> Record:
+    def _view(self, position: int, shard: int, index: int, bad: list[BadImage]) -> Record:
         """Load a sample; a broken one is noted and replaced by another, drawn by position."""
         for attempt in range(_NUM_SUBSTITUTES):
             try:
-                return self.records.load(shard, index)
+                return self.records.view(
+                    shard, index, self.augment, seed=self.plan.seed, position=position
+                )
             except BadImageError as error:
-                bad.append((error.reason, str(error)))
+                bad.append(self.records.bad_image(shard, index, error))
             word = keyed_words(self.plan.seed, position, _SUBSTITUTE, attempt, 0, 1)[0]
             shard, index = self.records.locate(int(word) % len(self.records))
         raise DataError(
             f"position {position} and {_NUM_SUBSTITUTES - 1} substitutes cannot be decoded; the "
-            f"shards are damaged: pack or copy them again. The last: {bad[-1][1]}"
+            f"shards are damaged: pack or copy them again. The last: {bad[-1].message}"
         )
 
 
@@ -90,9 +90,9 @@ class EvalViews(Dataset[Batch]):
     def __getitem__(self, number: int) -> Batch:
         if not 0 <= number < len(self):
             raise IndexError(f"sample {number} of {len(self)}")  # ends Python's own iteration
-        record = self.records.load(*self.records.locate(number))
+        record = self.records.eval_view(*self.records.locate(number), self.img_size)
         item: Batch = {
-            "image": eval_view(record.pixels, self.img_size),
+            "image": np.ascontiguousarray(record.pixels),
             "sample": number,
             "key": record.key,
             "is_padding": False,
@@ -105,14 +105,26 @@ class EvalViews(Dataset[Batch]):
     def batch(self, numbers: Sequence[int], is_padding: Sequence[bool] | None = None) -> Batch:
         """Return several samples as one batch of tensors.
 
+        An image that cannot be used counts as padding and is listed under ``bad``.
+
         Args:
             numbers: Numbers of the samples.
             is_padding: Which of them stand there only to fill up; none without a value.
         """
-        records = [self.records.load(*self.records.locate(number)) for number in numbers]
-        images = [eval_view(record.pixels, self.img_size) for record in records]
-        batch = collate(images, records, numbers, is_padding or [False] * len(records))
+        fills_up = list(is_padding or [False] * len(numbers))
+        records: list[Record] = []
+        bad: list[BadImage] = []
+        for place, number in enumerate(numbers):
+            shard, index = self.records.locate(number)
+            try:
+                records.append(self.records.eval_view(shard, index, self.img_size))
+            except BadImageError as error:
+                bad.append(self.records.bad_image(shard, index, error))
+                records.append(self.records.blank(shard, index, self.img_size))
+                fills_up[place] = True
+        batch = collate(records, numbers, fills_up)
         batch["group"] = [record.group for record in records]
+        batch["bad"] = bad
         return batch
 
 
@@ -133,41 +145,74 @@ class EvalRequest(NamedTuple):
     is_padding: list[bool]
 
 
+@dataclass(frozen=True)
+class Seat:
+    """Which of all processes this one is, by value: workers do not ask the environment.
+
+    Args:
+        rank: Number among all processes.
+        world_size: Number of all processes.
+        node: Number of this node.
+        num_nodes: Number of nodes.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    node: int = 0
+    num_nodes: int = 1
+
+    @property
+    def turn(self) -> int:
+        """Whose positions are this process's: those that leave this rest modulo `world_size`."""
+        per_node = self.world_size // self.num_nodes
+        if per_node * self.num_nodes != self.world_size:
+            return self.rank
+        return (self.rank - self.node * per_node) * self.num_nodes + self.node
+
+    @property
+    def is_first_of_node(self) -> bool:
+        """Whether no process of this node has a lower rank."""
+        return self.rank == self.node * (self.world_size // self.num_nodes)
+
+    def lanes(self, plan: Plan) -> range | None:
+        """Return the lanes that this node reads; None if it has none of its own."""
+        if self.num_nodes == 1 or plan.lanes % self.num_nodes or self.world_size % self.num_nodes:
+            return None
+        return range(self.node, plan.lanes, self.num_nodes)
+
+
 # Both samplers are DistributedSamplers by name only: they know their rank by value, and Lightning
 # leaves such samplers alone where it would otherwise put its own in their place.
 class StreamSampler(DistributedSampler[range]):
     """Yields the positions of this rank, one range per micro-batch.
+
+    Ranks take turns, position by position, and those of one node lie apart by the number of nodes:
+    then a node reads the lanes of a `Plan` that are its own, see `Seat`.
 
     Args:
         start: First position of the stream that is still to be read, over all ranks.
         num_batches: Micro-batches to yield.
         num_total: Micro-batches of the whole run, which is the length that Lightning sees.
         batch_size: Images per rank and micro-batch.
-        rank: This rank.
-        world_size: Number of ranks.
+        seat: Which rank this is.
     """
 
     def __init__(
-        self,
-        *,
-        start: int,
-        num_batches: int,
-        num_total: int,
-        batch_size: int,
-        rank: int,
-        world_size: int,
+        self, *, start: int, num_batches: int, num_total: int, batch_size: int, seat: Seat
     ):
         self.start, self.num_batches, self.num_total = start, num_batches, num_total
-        self.batch_size, self.rank, self.world_size = batch_size, rank, world_size
+        self.batch_size, self.seat = batch_size, seat
 
     def __len__(self) -> int:
         return self.num_total
 
     def __iter__(self) -> Iterator[range]:
-        global_batch = self.batch_size * self.world_size
+        world_size = self.seat.world_size
+        first = self.start + (self.seat.turn - self.start) % world_size
+        length = self.batch_size * world_size
         for number in range(self.num_batches):
-            first = self.start + number * global_batch + self.rank * self.batch_size
-            yield range(first, first + self.batch_size)
+            begin = first + number * length
+            yield range(begin, begin + length, world_size)
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: the position already says which epoch it is."""
@@ -204,15 +249,10 @@ class EvalSampler(DistributedSampler[EvalRequest]):
         """Do nothing: evaluation has one order."""
 
 
-def collate(
-    images: Sequence[Pixels],
-    records: Sequence[Record],
-    numbers: Sequence[int],
-    is_padding: Sequence[bool],
-) -> Batch:
+def collate(records: Sequence[Record], numbers: Sequence[int], is_padding: Sequence[bool]) -> Batch:
     """Stack samples; the pixels keep their depth until they are on the device."""
     batch: Batch = {
-        "image": torch.from_numpy(np.stack(images)),
+        "image": stack([record.pixels for record in records]),
         "sample": torch.tensor(numbers, dtype=torch.int64),
         "key": [record.key for record in records],
         "is_padding": torch.tensor(is_padding, dtype=torch.bool),

@@ -15,23 +15,35 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from datamodules.locations import is_url, join
 from mae.errors import DataError, did_you_mean
 from mae.spec import ImageSpec
 
 FORMAT = "domain-mae-shards"
-VERSION = 1
+VERSION = 2
 FILE_NAME = "manifest.json"
+_MAX_BYTES = 2**30  # of a remote manifest: some three million shards
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardInfo:
-    """One shard: `path` relative to the manifest, its split, and what it must contain."""
+    """One shard and what it must contain.
+
+    Args:
+        path: Relative to the manifest, or absolute, or a URL.
+        split: Name of its split.
+        num_samples: Number of samples.
+        num_bytes: Size of the file.
+        sha256: Digest of the file.
+        index_sha256: `TarIndex.digest` of its index, which holds a checksum of each member.
+    """
 
     path: str
     split: str
     num_samples: int
     num_bytes: int
     sha256: str
+    index_sha256: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +54,7 @@ class Manifest:
         spec: What the pixels mean; mean and std of the train split.
         shard_list: All shards in order.
         classes: Class names, the place being the class index; None if unlabelled.
+        multilabel: Whether a sample may have several labels, or none.
         class_counts: Samples by split and class name.
         num_bytes_images: Bytes of the images alone.
         min_size: Smallest ``(height, width)`` among all images, each axis by itself.
@@ -49,12 +62,13 @@ class Manifest:
         left_out: Images that were not packed, counted by reason.
         options: The packing options that shaped the shards.
         source: Where the images came from, as the user named it; not part of the digest.
-        root: The directory; not stored.
+        root: The directory or its URL; not stored.
     """
 
     spec: ImageSpec
     shard_list: tuple[ShardInfo, ...]
     classes: tuple[str, ...] | None = None
+    multilabel: bool = False
     class_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     num_bytes_images: int = 0
     min_size: tuple[int, int] = (0, 0)
@@ -62,26 +76,32 @@ class Manifest:
     left_out: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
-    root: Path = field(default=Path(), compare=False)
+    root: str = field(default=".", compare=False)
 
     @classmethod
     def load(cls, directory: Path | str) -> Manifest:
         """Read the manifest of a shard directory.
 
+        Args:
+            directory: Path, or URL of a directory in an object store or on a web server.
+
         Raises:
             DataError: If there is none, or it is not of this format and version.
         """
-        path = Path(directory) / FILE_NAME
+        root = str(directory)
+        place = join(root, FILE_NAME)
         try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
+            fields = json.loads(_read(place))
         except FileNotFoundError:
-            raise DataError(_no_manifest(Path(directory))) from None
+            raise DataError(_no_manifest(root)) from None
+        except NotADirectoryError:
+            raise DataError(_no_manifest(root)) from None
         except (OSError, ValueError) as error:
-            raise DataError(f"{path} cannot be read ({error}); pack the images again") from error
-        return cls.from_dict(fields, root=Path(directory))
+            raise DataError(f"{place} cannot be read ({error}); pack the images again") from error
+        return cls.from_dict(fields, root=root)
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any], *, root: Path) -> Manifest:
+    def from_dict(cls, fields: Mapping[str, Any], *, root: str) -> Manifest:
         """Build from `to_dict`'s output.
 
         Raises:
@@ -90,7 +110,7 @@ class Manifest:
         found = (fields.get("format"), fields.get("version")) if isinstance(fields, dict) else ()
         if found != (FORMAT, VERSION):
             raise DataError(
-                f"{root / FILE_NAME} says format and version {found}; allowed: "
+                f"{join(root, FILE_NAME)} says format and version {found}; allowed: "
                 f"{(FORMAT, VERSION)}. Pack the images with this version of `mae pack`"
             )
         try:
@@ -99,6 +119,7 @@ class Manifest:
                 spec=ImageSpec.from_dict(fields["spec"]),
                 shard_list=tuple(ShardInfo(**shard) for shard in fields["shards"]),
                 classes=None if classes is None else tuple(classes),
+                multilabel=fields["multilabel"],
                 class_counts=fields["class_counts"],
                 num_bytes_images=fields["num_bytes_images"],
                 min_size=tuple(fields["min_size"]),
@@ -110,7 +131,8 @@ class Manifest:
             )
         except (KeyError, TypeError) as error:
             raise DataError(
-                f"{root / FILE_NAME} lacks or misspells a field ({error}); pack the images again"
+                f"{join(root, FILE_NAME)} lacks or misspells a field ({error}); pack the images "
+                f"again"
             ) from error
 
     def to_dict(self) -> dict[str, Any]:
@@ -120,6 +142,7 @@ class Manifest:
             "version": VERSION,
             "spec": self.spec.to_dict(),
             "classes": None if self.classes is None else list(self.classes),
+            "multilabel": self.multilabel,
             "class_counts": {split: dict(n) for split, n in self.class_counts.items()},
             "num_bytes_images": self.num_bytes_images,
             "min_size": list(self.min_size),
@@ -136,8 +159,11 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the contents; where the directory or the source lies does not matter."""
+        """SHA-256 of the contents; where the shards or their source lie does not matter."""
         fields = {k: v for k, v in self.to_dict().items() if k != "source"}
+        fields["shards"] = [
+            {k: v for k, v in shard.items() if k != "path"} for shard in fields["shards"]
+        ]
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -163,35 +189,69 @@ class Manifest:
         """Number of samples of one split, 0 if it does not exist."""
         return sum(s.num_samples for s in self.shard_list if s.split == split)
 
+    def location(self, shard: ShardInfo) -> str:
+        """Return the path or URL of a shard."""
+        return join(self.root, shard.path)
+
+    @property
+    def ignored_suffixes(self) -> tuple[str, ...]:
+        """Suffixes of members that are no part of a sample; `mae index` writes them down."""
+        return tuple(self.options.get("ignore_suffixes", ()))
+
     def verify_sizes(self, shards: Sequence[ShardInfo]) -> None:
-        """Compare the shard files with the manifest by size; costs one ``stat`` per shard.
+        """Compare local shard files with the manifest by size; costs one ``stat`` per shard.
+
+        Remote ones are compared when they are fetched.
 
         Raises:
             DataError: If a shard is missing or has another size; the message has both numbers.
         """
         for shard in shards:
-            path = self.root / shard.path
+            location = self.location(shard)
+            if is_url(location):
+                continue
             try:
-                found = path.stat().st_size
+                found = Path(location).stat().st_size
             except OSError as error:
                 raise DataError(
-                    f"shard {path} cannot be opened ({error.strerror}), but the manifest lists it; "
-                    f"copy it here or pack again"
+                    f"shard {location} cannot be opened ({error.strerror}), but the manifest lists "
+                    f"it; copy it here or pack again"
                 ) from error
             if found != shard.num_bytes:
                 raise DataError(
-                    f"shard {path} has {found:,} bytes, the manifest says {shard.num_bytes:,}; "
-                    f"the copy is incomplete or the shard was changed: copy it again"
+                    f"shard {location} has {found:,} bytes, the manifest says "
+                    f"{shard.num_bytes:,}; the copy is incomplete or the shard was changed: copy "
+                    f"it again"
                 )
 
 
-def _no_manifest(directory: Path) -> str:
+def _read(place: str) -> bytes:
+    if is_url(place):
+        from datamodules.remote import read_bytes  # needs the extra [remote]
+
+        return read_bytes(place, max_bytes=_MAX_BYTES)
+    return Path(place).read_bytes()
+
+
+def _no_manifest(root: str) -> str:
+    if is_url(root):
+        return (
+            f"{join(root, FILE_NAME)} does not exist; copy a directory written by `mae pack` "
+            f"there, or run `mae index` on the list of its shards"
+        )
+    directory = Path(root)
     if not directory.exists():
         return f"{directory} does not exist; give a directory written by `mae pack`"
     if not directory.is_dir():
         return f"{directory} is a file; give a directory written by `mae pack`"
-    seen = sorted(p.name for p in directory.iterdir())[:3]
+    names = sorted(path.name for path in directory.iterdir())
+    seen = ", ".join(names[:3]) or "nothing"
+    if any(name.endswith(".tar") for name in names):
+        return (
+            f"{directory} has no {FILE_NAME} (it holds: {seen}); run `mae index {directory}` to "
+            f"read these shards as they are"
+        )
     return (
-        f"{directory} has no {FILE_NAME}, so it is no shard directory (it holds: "
-        f"{', '.join(seen) or 'nothing'}); run `mae pack {directory} OUT` and give OUT"
+        f"{directory} has no {FILE_NAME}, so it is no shard directory (it holds: {seen}); run "
+        f"`mae pack {directory} OUT` and give OUT"
     )

@@ -1,49 +1,74 @@
-"""Random access to the samples of a shard directory.
+"""Random access to the samples of a set of shards.
 
-A sample is read with one ``pread`` at the place that the index gives, so workers share nothing and
+A member is read with one ``pread`` at the place that the index gives, so workers share nothing and
 no order is imposed.  Shards open on first use in each process; the object pickles without files.
+What is read is compared with the manifest through the checksums of the index.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
+import resource
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
 from datamodules.manifest import ShardInfo
-from datamodules.tarindex import TarIndex, index_path, open_index
-from mae.errors import DataError
+from datamodules.shardfiles import ShardFiles
+from datamodules.tarindex import TarIndex, checksum
+from mae.errors import DataError, unknown_name
 
-_MAX_OPEN = 64  # shards kept open per process; a Plan's window is far smaller
+Verify = Literal["open", "first", "always"]
+
+_MIN_OPEN = 64  # shards kept open per process, unless the window needs more
 
 
-@dataclass(frozen=True)
-class _OpenShard:
+class _OpenShard(NamedTuple):
+    """An open file, and its index as plain lists, which are read faster than arrays."""
+
     descriptor: int
-    index: TarIndex
+    keys: Sequence[str]
+    suffixes: Sequence[str]
+    first: Sequence[int]
+    offsets: Sequence[int]
+    sizes: Sequence[int]
+    crcs: Sequence[int]
 
 
 class ShardReader:
     """Read samples by (shard, index).
 
     Args:
-        root: The shard directory.
-        shards: The shards, numbered by their place.
+        files: Where the shards lie.
+        shards: What the manifest says of them, numbered by their place.
+        verify: When contents are compared with their checksums: ``first``, once per member and
+            process; ``always``, whenever they are read; ``open``, a whole shard at once when it is
+            opened for the first time, and not again.
+        max_open: Shards that are kept open; a stream needs as many as are shuffled together.
+
+    Raises:
+        ConfigError: If `verify` is none of these.
     """
 
-    def __init__(self, root: Path, shards: Sequence[ShardInfo]):
-        self.root = Path(root)
-        self.shards = tuple(shards)
+    def __init__(
+        self,
+        files: ShardFiles,
+        shards: Sequence[ShardInfo],
+        *,
+        verify: Verify = "first",
+        max_open: int = _MIN_OPEN,
+    ):
         self._open: OrderedDict[int, _OpenShard] = OrderedDict()
+        if verify not in get_args(Verify):
+            raise unknown_name("verify", verify, get_args(Verify))
+        self.files, self.shards = files, tuple(shards)
+        self.verify, self.max_open = verify, max(max_open, _MIN_OPEN)
+        self._unread: dict[int, bytearray] = {}  # by shard: a bit per sample that was not checked
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root, "shards": self.shards}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["root"], state["shards"])  # type: ignore[misc]
+        """Leave files and memory of what was checked behind: each process has its own."""
+        return self.__dict__ | {"_open": OrderedDict(), "_unread": {}}
 
     def read(self, shard: int, index: int) -> tuple[str, dict[str, bytes]]:
         """Return key and members of one sample.
@@ -53,32 +78,32 @@ class ShardReader:
             index: Place of the sample in the shard.
 
         Raises:
-            DataError: If the shard is missing, differs from its manifest, or ends early.
+            DataError: If the shard is missing, or differs from its manifest; names shard and byte.
         """
-        opened = self._opened(shard)
-        table = opened.index
-        first, last = int(table.first[index]), int(table.first[index + 1])
-        offsets = table.offsets[first:last].tolist()
-        sizes = table.sizes[first:last].tolist()
-        begin, end = offsets[0], offsets[-1] + sizes[-1]
-        block = os.pread(opened.descriptor, end - begin, begin)
-        if len(block) != end - begin:
-            raise DataError(
-                f"shard {self.path(shard)} gave {len(block):,} bytes for sample {index} at byte "
-                f"{begin:,}, {end - begin:,} expected; the file was cut while it was open: copy it "
-                f"again"
-            )
-        members = {
-            suffix.decode(): block[offset - begin : offset - begin + size]
-            for suffix, offset, size in zip(
-                table.suffixes[first:last].tolist(), offsets, sizes, strict=True
-            )
-        }
-        return table.keys[index].decode(), members
+        opened = self._open.get(shard) or self._opened(shard)
+        check = self.verify != "open" and self._is_unread(shard, index)
+        members = {}
+        for i in range(opened.first[index], opened.first[index + 1]):
+            # A pread for each member copies less than one for all of them that is cut up.
+            content = os.pread(opened.descriptor, opened.sizes[i], opened.offsets[i])
+            if len(content) != opened.sizes[i]:
+                raise DataError(
+                    f"shard {self.name(shard)} gave {len(content):,} bytes for sample {index} at "
+                    f"byte {opened.offsets[i]:,}, {opened.sizes[i]:,} expected; the file was cut "
+                    f"while it was open: copy it again"
+                )
+            if check:
+                self._compare(opened, shard, i, content)
+            members[opened.suffixes[i]] = content
+        return opened.keys[index], members
 
-    def path(self, shard: int) -> Path:
-        """Return the file of a shard."""
-        return self.root / self.shards[shard].path
+    def name(self, shard: int) -> str:
+        """Return path or URL of a shard."""
+        return self.files.name(shard)
+
+    def seek(self, position: int) -> None:
+        """Tell which position of the stream is read next."""
+        self.files.seek(position)
 
     def close(self) -> None:
         """Close all files; reading opens them again."""
@@ -89,11 +114,8 @@ class ShardReader:
         self.close()
 
     def _opened(self, shard: int) -> _OpenShard:
-        opened = self._open.get(shard)
-        if opened is not None:
-            self._open.move_to_end(shard)
-            return opened
-        while len(self._open) >= _MAX_OPEN:
+        limit = min(self.max_open, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        while len(self._open) >= limit:  # the one that has been open longest
             os.close(self._open.popitem(last=False)[1].descriptor)
         opened = self._verified(shard)
         self._open[shard] = opened
@@ -101,7 +123,7 @@ class ShardReader:
 
     def _verified(self, shard: int) -> _OpenShard:
         """Open a shard and compare file, index and manifest."""
-        path, expected = self.path(shard), self.shards[shard]
+        path, expected = self.files.path(shard), self.shards[shard]
         try:
             descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         except OSError as error:
@@ -115,14 +137,61 @@ class ShardReader:
                     f"shard {path} has {found:,} bytes, the manifest says "
                     f"{expected.num_bytes:,}; copy it again"
                 )
-            index = open_index(path)
-            if (index.num_bytes, index.num_samples) != (found, expected.num_samples):
-                raise DataError(
-                    f"index {index_path(path)} describes {index.num_samples:,} samples in "
-                    f"{index.num_bytes:,} bytes, the manifest {expected.num_samples:,} samples in "
-                    f"{found:,} bytes; delete the index, it is rebuilt from the shard"
-                )
+            opened = self._with_index(descriptor, self.files.index(shard), shard)
+            if self.verify == "open" and shard not in self._unread:
+                self._compare_all(opened, shard)
         except BaseException:
             os.close(descriptor)
             raise
-        return _OpenShard(descriptor, index)
+        return opened
+
+    def _with_index(self, descriptor: int, index: TarIndex, shard: int) -> _OpenShard:
+        expected = self.shards[shard]
+        if index.num_samples != expected.num_samples or index.num_bytes != expected.num_bytes:
+            raise DataError(
+                f"the index of shard {self.name(shard)} has {index.num_samples:,} samples, the "
+                f"manifest {expected.num_samples:,}; copy the shard and its manifest again"
+            )
+        return _OpenShard(
+            descriptor,
+            index.keys,
+            index.suffixes,
+            index.first.tolist(),
+            index.offsets.tolist(),
+            index.sizes.tolist(),
+            index.crcs.tolist(),
+        )
+
+    def _is_unread(self, shard: int, index: int) -> bool:
+        """Return whether a sample is to be checked, and note that it is."""
+        if self.verify == "always":
+            return True
+        bits = self._unread.get(shard)
+        if bits is None:
+            bits = self._unread[shard] = bytearray(b"\xff") * (
+                self.shards[shard].num_samples // 8 + 1
+            )
+        place, bit = index >> 3, 1 << (index & 7)
+        is_unread = bool(bits[place] & bit)
+        bits[place] &= ~bit
+        return is_unread
+
+    def _compare_all(self, opened: _OpenShard, shard: int) -> None:
+        with (
+            mmap.mmap(opened.descriptor, 0, prot=mmap.PROT_READ) as content,
+            memoryview(content) as view,
+        ):
+            for i, (offset, size) in enumerate(zip(opened.offsets, opened.sizes, strict=True)):
+                with view[offset : offset + size] as member:
+                    self._compare(opened, shard, i, member)
+        self._unread[shard] = bytearray()
+
+    def _compare(
+        self, opened: _OpenShard, shard: int, member: int, content: bytes | memoryview
+    ) -> None:
+        if checksum(content) != opened.crcs[member]:
+            raise DataError(
+                f"shard {self.name(shard)}: member .{opened.suffixes[member]} at byte "
+                f"{opened.offsets[member]:,} is not what the index says (its checksum differs); "
+                f"the shard is damaged: copy it again"
+            )

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from datamodules.manifest import Manifest
-from datamodules.shardwriter import Kind, LeftOut, ShardResult
-from datamodules.sources import SPLITS
+from datamodules.packing.items import SPLITS
+from datamodules.packing.results import Kind, LeftOut, ShardResult
 from datamodules.statistics import ChannelStats
 from mae.errors import DataError
 from mae.spec import ImageSpec
@@ -20,8 +19,9 @@ from mae.spec import ImageSpec
 
 @dataclass
 class Tally:
-    """Results of the shards written so far, in their order."""
+    """Results of the shards written so far, in their order; all of one kind."""
 
+    kind: Kind
     results: list[ShardResult] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
 
@@ -41,13 +41,19 @@ class Tally:
 
 
 def build_manifest(
-    tally: Tally, *, classes: tuple[str, ...] | None, options: Mapping[str, Any], source: Path
+    tally: Tally,
+    *,
+    classes: tuple[str, ...] | None,
+    multilabel: bool,
+    options: Mapping[str, Any],
+    source: str,
 ) -> tuple[Manifest, list[str]]:
     """Return the manifest, and sentences that the user should read.
 
     Args:
         tally: The shards.
         classes: Class names, or None.
+        multilabel: Whether an image may have several labels, or none.
         options: What shaped the shards.
         source: Where the images came from.
 
@@ -62,7 +68,7 @@ def build_manifest(
         notes.append("there is no train split: mean and std were measured over all images")
     if stats is None:
         raise DataError(f"none of the images of {source} could be packed")
-    spec = _spec(stats, results[0].kind, notes)
+    spec = _spec(stats, tally.kind, notes)
     counts: dict[str, dict[str, int]] = {}
     for result in results:
         of_split = counts.setdefault(result.info.split, dict.fromkeys(classes or (), 0))
@@ -70,17 +76,22 @@ def build_manifest(
             of_split[name] += n
     if classes:
         notes += class_notes(classes, counts)
+    num_unlabelled = sum(result.num_unlabelled for result in results)
+    if num_unlabelled:
+        num_samples = sum(result.info.num_samples for result in results)
+        notes.append(f"{num_unlabelled:,} of {num_samples:,} images have an empty list of labels")
     manifest = Manifest(
         spec=spec,
         shard_list=tuple(result.info for result in results),
         classes=classes,
+        multilabel=multilabel,
         class_counts=counts if classes else {},
         num_bytes_images=sum(result.num_bytes_images for result in results),
         min_size=(min(r.min_size[0] for r in results), min(r.min_size[1] for r in results)),
         max_size=(max(r.max_size[0] for r in results), max(r.max_size[1] for r in results)),
         left_out=dict(sorted(Counter(entry.reason for entry in tally.left_out).items())),
         options=options,
-        source=str(source),
+        source=source,
     )
     return manifest, notes
 

@@ -1,47 +1,75 @@
 """Where every member of a tar shard lies, so that samples can be read in any order.
 
-The index is built once by walking the tar's headers and stored beside the shard as a plain
-``.npz``.  A tar that is cut at a header boundary or has a damaged header ends early without an
-error in most readers; here the trailer must follow directly after the last member.
+The index is built once by walking the tar and stored beside it, with a checksum of each content.
+Its digest stands in the manifest: an index that was changed, or was rebuilt from a changed shard,
+is found out.  It is stored as safetensors, which can neither run code nor inflate.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-import tarfile
-from collections.abc import Iterator
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import safetensors
+import safetensors.numpy
 from numpy.typing import NDArray
 
-from datamodules.guard import check_member
+from datamodules.guard import MAX_MEMBERS_PER_SAMPLE, check_member, split_member
+from datamodules.tarwalk import Member, walk
 from mae.errors import DataError
+from mae.files import atomic_write
 
-_BLOCK = 512
-_TRAILER = 2 * _BLOCK  # POSIX.1-2017 ustar: two blocks of zeros end the archive
+try:
+    from isal.isal_zlib import crc32  # some twenty times faster than zlib's
+except ImportError:  # no wheel for this platform
+    from zlib import crc32
+
+_CHUNK = 2**20
+INDEX_SUFFIX = ".idx.safetensors"
+_ARRAYS = {
+    "keys": np.uint8,
+    "key_ends": np.int64,
+    "first": np.int64,
+    "suffixes": np.uint8,
+    "suffix_ends": np.int64,
+    "offsets": np.int64,
+    "sizes": np.int64,
+    "crcs": np.uint32,
+    "num_bytes": np.int64,
+}
 
 
-@dataclass(frozen=True)
+def checksum(data: bytes | memoryview, start: int = 0) -> int:
+    """Return the CRC-32 of `data`, going on from `start`."""
+    return int(crc32(data, start))
+
+
+@dataclass(frozen=True, eq=False)
 class TarIndex:
     """Members of one shard, sample by sample.
 
     Attributes:
-        keys: ``(samples,)`` byte strings.
+        keys: Keys of the samples, in order.
         first: ``(samples + 1,)``; sample i has the members ``first[i] … first[i + 1] - 1``.
-        suffixes: ``(members,)`` byte strings.
-        offsets: ``(members,)`` position of each member's content in bytes.
+        suffixes: Suffixes of the members, in order.
+        offsets: ``(members,)`` byte at which each member's content begins.
         sizes: ``(members,)`` bytes of each member's content.
+        crcs: ``(members,)`` CRC-32 of each member's content.
         num_bytes: Size of the tar file.
     """
 
-    keys: NDArray[Any]
+    keys: tuple[str, ...]
     first: NDArray[np.int64]
-    suffixes: NDArray[Any]
+    suffixes: tuple[str, ...]
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
+    crcs: NDArray[np.uint32]
     num_bytes: int
 
     @property
@@ -49,55 +77,46 @@ class TarIndex:
         """Number of samples."""
         return len(self.keys)
 
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over all of it; equal shards have equal digests."""
+        found = hashlib.sha256()
+        for name, array in self._arrays().items():
+            found.update(f"{name}:{len(array)};".encode())
+            found.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+        return found.hexdigest()
+
     @classmethod
-    def build(cls, path: Path) -> TarIndex:
-        """Walk the headers of a tar.
+    def build(cls, path: Path, *, ignore: Collection[str] = ()) -> TarIndex:
+        """Walk a tar: every header, every content once, the trailer.
+
+        Args:
+            path: The tar.
+            ignore: Suffixes of members that are passed over instead of refused.
 
         Raises:
             DataError: If the tar is cut or damaged, holds a member that is not allowed, or the
-                members of a sample are not adjacent; the message names shard and offset.
+                members of a sample are not adjacent; the message names shard and byte.
         """
-        keys: list[str] = []
-        first: list[int] = []
-        members: list[tuple[str, int, int]] = []
-        seen: set[str] = set()
-        with path.open("rb") as file:
-            for name, suffix, offset, size in _walk(path, file):
-                if not keys or keys[-1] != name:
-                    if name in seen:
-                        raise DataError(
-                            f"{path}: members of sample {name!r} are not adjacent or the key "
-                            f"stands twice; repack the shard"
-                        )
-                    seen.add(name)
-                    keys.append(name)
-                    first.append(len(members))
-                elif suffix in {s for s, _, _ in members[first[-1] :]}:
-                    raise DataError(f"{path}: sample {name!r} has two members .{suffix}; repack")
-                members.append((suffix, offset, size))
-        return cls(
-            keys=np.array([key.encode() for key in keys], dtype=np.bytes_),
-            first=np.array([*first, len(members)], dtype=np.int64),
-            suffixes=np.array([m[0].encode() for m in members], dtype=np.bytes_),
-            offsets=np.array([m[1] for m in members], dtype=np.int64),
-            sizes=np.array([m[2] for m in members], dtype=np.int64),
-            num_bytes=path.stat().st_size,
-        )
+        building = _Building(str(path), frozenset(ignore))
+        try:
+            with path.open("rb") as file:
+                for member in walk(file, where=str(path)):
+                    building.add(member, file)
+                num_bytes = os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise DataError(
+                f"shard {path} cannot be read ({error.strerror or error}); copy it here again"
+            ) from error
+        return building.finish(num_bytes)
 
     def save(self, path: Path) -> None:
-        """Write the index atomically; equal indices give equal bytes."""
-        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-        with partial.open("wb") as file:
-            np.savez(
-                file,
-                keys=self.keys,
-                first=self.first,
-                suffixes=self.suffixes,
-                offsets=self.offsets,
-                sizes=self.sizes,
-                num_bytes=np.int64(self.num_bytes),
-            )
-        partial.replace(path)
+        """Write the index atomically; equal indices give equal bytes.
+
+        Raises:
+            OutputError: If the disk refuses.
+        """
+        atomic_write(path, lambda file: safetensors.numpy.save_file(self._arrays(), file))
 
     @classmethod
     def load(cls, path: Path) -> TarIndex:
@@ -107,55 +126,122 @@ class TarIndex:
             DataError: If the file is no index.
         """
         try:
-            with np.load(path, allow_pickle=False) as stored:
-                fields = {name: stored[name] for name in stored.files}
-            return cls(**{**fields, "num_bytes": int(fields["num_bytes"])})
-        except (ValueError, KeyError, TypeError, OSError, EOFError) as error:
+            stored = safetensors.numpy.load_file(path)
+            return cls._from_arrays(stored)
+        except (ValueError, KeyError, OSError, safetensors.SafetensorError) as error:
             raise DataError(
                 f"index {path} cannot be read ({error}); delete it, it is rebuilt from the shard"
             ) from error
 
+    @classmethod
+    def _from_arrays(cls, stored: dict[str, NDArray[Any]]) -> TarIndex:
+        kinds = {name: array.dtype for name, array in stored.items()}
+        if kinds != _ARRAYS or any(array.ndim != 1 for array in stored.values()):
+            raise ValueError("not the arrays of an index")
+        keys = _texts(stored["keys"], stored["key_ends"])
+        suffixes = _texts(stored["suffixes"], stored["suffix_ends"])
+        first, num_members = stored["first"], len(suffixes)
+        lengths = {len(stored[name]) for name in ("offsets", "sizes", "crcs")}
+        lengths.add(num_members * len(stored["num_bytes"]))
+        in_order = len(first) == len(keys) + 1 and bool((np.diff(first) > 0).all())
+        if lengths != {num_members} or not in_order or (first[0], first[-1]) != (0, num_members):
+            raise ValueError("its arrays do not fit each other")
+        return cls(
+            keys=keys,
+            first=first,
+            suffixes=suffixes,
+            offsets=stored["offsets"],
+            sizes=stored["sizes"],
+            crcs=stored["crcs"],
+            num_bytes=int(stored["num_bytes"][0]),
+        )
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        keys, suffixes = _joined(self.keys), _joined(self.suffixes)
+        return {
+            "keys": keys[0],
+            "key_ends": keys[1],
+            "first": self.first,
+            "suffixes": suffixes[0],
+            "suffix_ends": suffixes[1],
+            "offsets": self.offsets,
+            "sizes": self.sizes,
+            "crcs": self.crcs,
+            "num_bytes": np.array([self.num_bytes], dtype=np.int64),
+        }
+
+
+class _Building:
+    """An index that grows member by member."""
+
+    def __init__(self, path: str, ignore: Collection[str]):
+        self.path, self.ignore = path, ignore
+        self.keys: list[str] = []
+        self.seen: set[str] = set()
+        self.first: list[int] = []
+        self.members: list[tuple[str, int, int, int]] = []
+
+    def add(self, member: Member, file: IO[bytes]) -> None:
+        where = f"{self.path} at byte {member.header}"
+        key, suffix = split_member(member.name, where=where)
+        if suffix in self.ignore:
+            return
+        check_member(member.name, suffix, member.size, where=where)
+        if not self.keys or self.keys[-1] != key:
+            if key in self.seen:
+                raise DataError(
+                    f"{where}: the members of sample {key!r} are not adjacent, or the key stands "
+                    f"twice; pack the images again"
+                )
+            self.seen.add(key)
+            self.keys.append(key)
+            self.first.append(len(self.members))
+        elif suffix in {of_sample[0] for of_sample in self.members[self.first[-1] :]}:
+            raise DataError(f"{where}: sample {key!r} has two members .{suffix}; pack it again")
+        elif len(self.members) - self.first[-1] >= MAX_MEMBERS_PER_SAMPLE:
+            raise DataError(
+                f"{where}: sample {key!r} has more than {MAX_MEMBERS_PER_SAMPLE} members"
+            )
+        self.members.append((suffix, member.offset, member.size, _crc_of(file, member, where)))
+
+    def finish(self, num_bytes: int) -> TarIndex:
+        return TarIndex(
+            keys=tuple(self.keys),
+            first=np.array([*self.first, len(self.members)], dtype=np.int64),
+            suffixes=tuple(suffix for suffix, _, _, _ in self.members),
+            offsets=np.array([m[1] for m in self.members], dtype=np.int64),
+            sizes=np.array([m[2] for m in self.members], dtype=np.int64),
+            crcs=np.array([m[3] for m in self.members], dtype=np.uint32),
+            num_bytes=num_bytes,
+        )
+
 
 def index_path(shard: Path) -> Path:
     """Return the index file that belongs to a shard."""
-    return shard.with_suffix(".idx.npz")
+    return shard.with_name(shard.name.removesuffix(".tar") + INDEX_SUFFIX)
 
 
-def open_index(shard: Path) -> TarIndex:
-    """Load the index beside a shard, or build it and try to leave it there.
-
-    Raises:
-        DataError: See `TarIndex.build` and `TarIndex.load`.
-    """
-    path = index_path(shard)
-    if path.exists():
-        return TarIndex.load(path)
-    index = TarIndex.build(shard)
-    try:
-        index.save(path)
-    except OSError:  # a read-only data set: the index lives in memory only
-        path.with_name(f"{path.name}.{os.getpid()}.partial").unlink(missing_ok=True)
-    return index
+def _crc_of(file: IO[bytes], member: Member, where: str) -> int:
+    file.seek(member.offset)
+    found, left = 0, member.size
+    while left:
+        chunk = file.read(min(left, _CHUNK))
+        if not chunk:
+            raise DataError(f"{where}: the shard was cut while it was read; copy it again")
+        found, left = checksum(chunk, found), left - len(chunk)
+    return found
 
 
-def _walk(path: Path, file: IO[bytes]) -> Iterator[tuple[str, str, int, int]]:
-    """Yield key, suffix, offset and size of each member, then check the trailer."""
-    end = 0
-    try:
-        with tarfile.open(fileobj=file, mode="r:") as tar:
-            for member in tar:
-                where = f"{path} at byte {member.offset}"
-                key, suffix = check_member(
-                    member.name, member.size, is_file=member.isreg(), where=where
-                )
-                yield key, suffix, member.offset_data, member.size
-                end = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
-    except (tarfile.TarError, OSError, ValueError) as error:
-        raise DataError(f"{path}: damaged after byte {end} ({error}); copy it again") from error
-    file.seek(end)
-    trailer = file.read(_TRAILER)
-    if trailer != bytes(_TRAILER):
-        raise DataError(
-            f"{path}: at byte {end} the end of the archive should stand, but there are "
-            f"{len(trailer)} other bytes or none; the shard is cut or damaged: copy it again"
-        )
+def _joined(texts: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return texts as UTF-8 in one array, and where each of them ends."""
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
+    return np.frombuffer(b"".join(encoded), dtype=np.uint8), ends
+
+
+def _texts(joined: NDArray[np.uint8], ends: NDArray[np.int64]) -> tuple[str, ...]:
+    starts = [0, *ends.tolist()][:-1]
+    data = joined.tobytes()
+    if (len(ends) and int(ends[-1]) != len(data)) or (np.diff(ends, prepend=0) < 0).any():
+        raise ValueError("its names do not fit each other")
+    return tuple(data[start:end].decode() for start, end in zip(starts, ends.tolist(), strict=True))

@@ -1,53 +1,56 @@
 """Shards as an endless, exactly resumable stream for pretraining.
 
-To Lightning a run is one epoch: the loader's length is the number of micro-batches of the whole
-run, also after a resume, when only the rest is read.  All state is how much was consumed, counted
-where a batch is handed over, so a checkpoint never runs ahead of the model.
-
-Source of the hook order: Lightning 2.6, ``_TrainingEpochLoop.advance``.
+The order is a `Plan` over the manifest's shards, the reading a stock map-style loader: any number
+of shards serves any number of processes and workers, and a position says all about a sample.
 """
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections import Counter
-from typing import Any, Literal
-
-import torch
-from lightning.pytorch import LightningDataModule
-from torch import Tensor
-from torch.utils.data import Dataset, Sampler
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
 from datamodules.augment import Augment, Crop, Flips
 from datamodules.guard import MAX_PIXELS
 from datamodules.loading import (
-    Batch,
     BatchLoader,
     EvalBatches,
     EvalSampler,
     EvalViews,
+    Seat,
     StreamSampler,
     TrainStream,
 )
 from datamodules.manifest import Manifest
+from datamodules.module import ImageDataModule, StartMethod
 from datamodules.plan import Plan
-from datamodules.records import SplitRecords
-from mae.errors import ConfigError, DataError
-from mae.spec import ImageSpec
+from datamodules.reader import Verify
+from datamodules.records import Decode, SplitRecords
+from datamodules.shardfiles import (
+    CACHE_GIB,
+    LocalShards,
+    ShardFiles,
+    is_remote,
+    open_cache,
+    open_files,
+)
+from mae.errors import ConfigError, unknown_name
 
-_BAD_ALLOWANCE = 8  # so that the first bad image of a young run does not end it
+if TYPE_CHECKING:
+    from datamodules.remote import Prefetcher
+
+_BATCHES_AHEAD = 2  # that torch's loader asks each worker for
 
 
-class UnlabeledShards(LightningDataModule):
-    """Read shards written by ``mae pack`` for pretraining.
+class UnlabeledShards(ImageDataModule):
+    """Read shards written by ``mae pack``, or indexed by ``mae index``, for pretraining.
 
     Exactly one of `steps`, `samples`, `epochs` says how long the run is.  A batch holds ``image``
     (float32, normalised, after transfer), ``sample`` (position in the stream), ``key``,
     ``is_padding`` and, where labelled, ``label``.
 
     Args:
-        data_dir: Shard directory.
+        data_dir: Shard directory, or its URL (``s3://``, ``gs://``, ``https://``).
         img_size: Height and width of the views in px; one number for squares.
         batch_size: Images per device and micro-batch.
         seed: Order, crops and flips depend on it and the position alone.
@@ -59,9 +62,15 @@ class UnlabeledShards(LightningDataModule):
         scale: Smallest and largest share of the area for ``random_resized``.
         flips: ``none``, ``horizontal``, or ``dihedral`` for all eight rotations and flips.
         window: Shards whose samples are shuffled together.
+        lanes: Sequences of shards that take turns; a multiple of the number of nodes lets each
+            node fetch its own shards only.
+        verify: When contents are compared with their checksums: ``open``, ``first``, ``always``.
+        decode: ``scaled`` decodes training JPEGs no larger than the crop needs: faster, softer.
         val_batch_size: Images per device and validation batch; `batch_size` without a value.
         max_bad_fraction: Share of undecodable images, which are replaced, before the run stops.
         max_pixels: Largest height x width of a stored image.
+        shard_cache: Folder for remote shards; one in the user's cache without a value.
+        shard_cache_gib: Disk that remote shards may take there.
         cache_mib: Memory per process for training images that stay decoded, for small sets.
         multiprocessing_context: How workers start; the platform's way without a value.
 
@@ -85,75 +94,79 @@ class UnlabeledShards(LightningDataModule):
         scale: tuple[float, float] = (0.2, 1.0),
         flips: Flips = "horizontal",
         window: int = 16,
+        lanes: int = 1,
+        verify: Verify = "first",
+        decode: Decode = "exact",
         val_batch_size: int | None = None,
         max_bad_fraction: float = 0.001,
         max_pixels: int = MAX_PIXELS,
+        shard_cache: str | None = None,
+        shard_cache_gib: float = CACHE_GIB,
         cache_mib: int = 0,
-        multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None,
+        multiprocessing_context: StartMethod | None = None,
     ):
-        super().__init__()
-        height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
-        self.img_size = (height, width)
-        self.batch_size, self.val_batch_size = batch_size, val_batch_size or batch_size
-        self.steps, self.samples, self.epochs = steps, samples, epochs
-        self.seed, self.num_workers = seed, num_workers
-        self.max_bad_fraction, self.max_pixels = max_bad_fraction, max_pixels
-        self.cache_mib = cache_mib
-        self.multiprocessing_context = multiprocessing_context
-        self._check_settings()
+        super().__init__(
+            img_size=img_size,
+            batch_size=batch_size,
+            seed=seed,
+            num_workers=num_workers,
+            steps=steps,
+            samples=samples,
+            epochs=epochs,
+            val_batch_size=val_batch_size,
+            max_bad_fraction=max_bad_fraction,
+            multiprocessing_context=multiprocessing_context,
+        )
+        if cache_mib < 0:
+            raise ConfigError(f"cache_mib is {cache_mib}; allowed: 0 or more")
+        if shard_cache_gib <= 0:
+            raise ConfigError(f"shard_cache_gib is {shard_cache_gib}; allowed: above 0")
+        if decode not in get_args(Decode):
+            raise unknown_name("decode", decode, get_args(Decode))
+        if decode == "scaled" and cache_mib:
+            raise ConfigError(
+                "decode: scaled makes the pixels of one view, and cache_mib keeps whole images; "
+                "use one of them"
+            )
+        self.max_pixels, self.verify, self.cache_mib = max_pixels, verify, cache_mib
+        self.decode = decode
+        self.shard_cache = Path(shard_cache) if shard_cache else None
+        self.shard_cache_gib = shard_cache_gib
+        self._prefetcher: Prefetcher | None = None
         self.augment = Augment(self.img_size, crop=crop, scale=scale, flips=flips)
         self.manifest = Manifest.load(data_dir)
-        self._normalization = self.manifest.spec
-        self._statistics: dict[tuple[ImageSpec, torch.device], Tensor] = {}
-        self._train = SplitRecords(
-            self.manifest, "train", max_pixels=max_pixels, cache_bytes=cache_mib * 2**20
-        )
-        self.plan = Plan(self._train.shard_sizes, seed=seed, window=window)
+        self.spec, self.source = self.manifest.spec, self.manifest.root
+        sizes = [shard.num_samples for shard in self.manifest.shards("train")]
+        self.plan = Plan(sizes, seed=seed, lanes=lanes, window=window)
+        self.num_samples = self.plan.num_samples
         self._check_crop_fits(crop)
-        self.samples_consumed = 0
-        self.batches_consumed = 0
-        self.bad: Counter[str] = Counter()  # undecodable images of this process, by reason
-
-    @property
-    def spec(self) -> ImageSpec:
-        """What the pixels mean."""
-        return self.manifest.spec
-
-    @property
-    def normalization(self) -> ImageSpec:
-        """The spec whose mean and std are used; the manifest's own unless `use_statistics` ran."""
-        return self._normalization
-
-    def use_statistics(self, spec: ImageSpec, *, there: str = "the model") -> None:
-        """Normalise with the mean and std that a model was trained with.
-
-        Args:
-            spec: The model's spec.
-            there: Name of the model for the message.
-
-        Raises:
-            DataError: If its pixels mean something else than these.
-        """
-        self.spec.require_match(spec, here=str(self.manifest.root), there=there)
-        self._normalization = spec
 
     def setup(self, stage: str) -> None:
-        """Check all shard files by size before the first step."""
+        """Check all local shard files by size before the first step."""
         del stage
         self.manifest.verify_sizes(self.manifest.shard_list)
 
     def train_dataloader(self) -> BatchLoader:
         """Return the loader over what is left of the run; its length is the whole run."""
-        total = self.num_batches
+        total, files = self.num_batches, self._train_files()
+        records = self._records(
+            "train", files=files, cache_bytes=self.cache_mib * 2**20, decode=self.decode
+        )
         sampler = StreamSampler(
             start=self.samples_consumed,
             num_batches=total - self.batches_consumed,
             num_total=total,
             batch_size=self.batch_size,
-            rank=self._rank,
-            world_size=self._world_size,
+            seat=self._seat,
         )
-        return self._loader(TrainStream(self._train, self.plan, self.augment), sampler)
+        return self._loader(TrainStream(records, self.plan, self.augment), sampler)
+
+    def teardown(self, stage: str) -> None:
+        """Stop fetching ahead."""
+        del stage
+        if self._prefetcher is not None:
+            self._prefetcher.stop()
+            self._prefetcher = None
 
     def val_dataloader(self) -> BatchLoader | list[Any]:
         """Return the loader over the fixed views of the val split; nothing if there is none."""
@@ -169,101 +182,59 @@ class UnlabeledShards(LightningDataModule):
         Raises:
             DataError: If the split has no samples.
         """
-        return EvalViews(
-            SplitRecords(self.manifest, split, max_pixels=self.max_pixels), self.img_size
-        )
-
-    def normalize(self, images: Tensor) -> Tensor:
-        """Return float32 images with the statistics' mean 0 and std 1, on the images' device.
-
-        Args:
-            images: ``(batch, chans, height, width)`` in the stored depth.
-        """
-        spec, device = self._normalization, images.device
-        if (spec, device) not in self._statistics:  # else every batch would wait for the copy
-            self._statistics = {
-                (spec, device): torch.tensor([spec.mean, spec.std], device=device)[..., None, None]
-            }
-        mean, std = self._statistics[spec, device]
-        normalized: Tensor = (images.to(torch.float32) - mean) / std
-        return normalized
-
-    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Count a training batch as consumed, and normalise on the device."""
-        del dataloader_idx
-        if self.trainer is not None and self.trainer.training:
-            self.samples_consumed += self.batch_size * self._world_size
-            self.batches_consumed += 1
-        self._count_bad(batch.pop("bad", []))
-        batch["image"] = self.normalize(batch["image"])
-        return batch
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return how much was consumed, and what the order depends on; equal on all ranks."""
-        return {
-            "samples_consumed": self.samples_consumed,
-            "batches_consumed": self.batches_consumed,
-            "bad": dict(self.bad),
-            "accumulate_grad_batches": self._accumulate,
-            "fingerprint": self.fingerprint(),
-        }
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue where a checkpoint stands.
-
-        Raises:
-            DataError: If data, seed or window differ from the checkpoint's; it names them.
-            ConfigError: If the accumulation differs: Lightning counts micro-batches, so the steps
-                that are left would be counted wrongly.
-        """
-        before = state_dict["accumulate_grad_batches"]
-        if before != self._accumulate:
-            raise ConfigError(
-                f"accumulate_grad_batches was {before} in the checkpoint and is "
-                f"{self._accumulate} now; continue with {before} (the number of devices and "
-                f"data.batch_size may change), or start a new run from its weights"
-            )
-        theirs, ours = state_dict["fingerprint"], self.fingerprint()
-        differing = [name for name in ours if theirs.get(name) != ours[name]]
-        if differing:
-            sides = "; ".join(
-                f"{name}: {theirs.get(name)} in the checkpoint, {ours[name]} now"
-                for name in differing
-            )
-            raise DataError(
-                f"the run cannot continue on other data or in another order ({sides}); restore "
-                f"what the run began with, or start a new run from its weights"
-            )
-        self.samples_consumed = int(state_dict["samples_consumed"])
-        self.batches_consumed = int(state_dict["batches_consumed"])
-        self.bad = Counter(state_dict["bad"])
+        return EvalViews(self._records(split), self.img_size)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return everything that the order of samples depends on."""
-        return {"data": self.manifest.digest, "split": "train", **self.plan.fingerprint()}
+        data = {"data": self.manifest.digest, "split": "train", "decode": self.decode}
+        return data | self.plan.fingerprint()
 
-    @property
-    def num_batches(self) -> int:
-        """Micro-batches of the whole run per device, a multiple of ``accumulate_grad_batches``."""
-        if self.steps is not None:
-            return self.steps * self._accumulate
-        wanted = self.samples or math.ceil((self.epochs or 0) * self.plan.num_samples)
-        left = max(wanted - self.samples_consumed, 0)
-        # What was consumed may have come in batches of another size.
-        batches = self.batches_consumed + math.ceil(left / (self.batch_size * self._world_size))
-        return math.ceil(batches / self._accumulate) * self._accumulate
+    def _train_files(self) -> ShardFiles:
+        """Return the shards of the stream; remote ones are fetched in its order from now on."""
+        shards, seat = self.manifest.shards("train"), self._seat
+        if not is_remote(self.manifest, shards):
+            return LocalShards(self.manifest, shards)
+        from datamodules.remote import CachedShards, Prefetcher
 
-    @property
-    def _accumulate(self) -> int:
-        return self.trainer.accumulate_grad_batches if self.trainer is not None else 1
+        per_step = self.batch_size * seat.world_size
+        files = CachedShards(
+            self.manifest.root,
+            shards,
+            open_cache(self.shard_cache, self.shard_cache_gib),
+            plan=self.plan,
+            lanes=seat.lanes(self.plan),
+            lag=(_BATCHES_AHEAD * self.num_workers + 1) * per_step,
+            ignore=self.manifest.ignored_suffixes,
+        )
+        if seat.is_first_of_node:
+            self.teardown("")
+            self._prefetcher = Prefetcher(files, position=lambda: self.samples_consumed).start()
+        return files
 
-    @property
-    def _rank(self) -> int:
-        return self.trainer.global_rank if self.trainer is not None else 0
-
-    @property
-    def _world_size(self) -> int:
-        return self.trainer.world_size if self.trainer is not None else 1
+    def _records(
+        self,
+        split: str,
+        *,
+        files: ShardFiles | None = None,
+        cache_bytes: int = 0,
+        decode: Decode = "exact",
+    ) -> SplitRecords:
+        return SplitRecords(
+            self.manifest,
+            split,
+            files=files
+            or open_files(
+                self.manifest,
+                self.manifest.shards(split),
+                cache=self.shard_cache,
+                cache_gib=self.shard_cache_gib,
+            ),
+            verify=self.verify,
+            max_open=2 * self.plan.window * self.plan.lanes,  # this window, and the next one
+            max_pixels=self.max_pixels,
+            cache_bytes=cache_bytes,
+            decode=decode,
+        )
 
     def _eval_loader(self, split: str) -> BatchLoader:
         views = self.dataset(split)
@@ -275,47 +246,16 @@ class UnlabeledShards(LightningDataModule):
         )
         return self._loader(EvalBatches(views), sampler)
 
-    def _loader(self, dataset: Dataset[Batch], sampler: Sampler[Any]) -> BatchLoader:
-        return BatchLoader(
-            dataset,
-            sampler,
-            num_workers=self.num_workers,
-            multiprocessing_context=self.multiprocessing_context,
+    @property
+    def _seat(self) -> Seat:
+        if self.trainer is None:
+            return Seat()
+        return Seat(
+            rank=self._rank,
+            world_size=self._world_size,
+            node=self.trainer.node_rank,
+            num_nodes=self.trainer.num_nodes,
         )
-
-    def _count_bad(self, found: list[tuple[str, str]]) -> None:
-        if not found:
-            return
-        self.bad.update(reason for reason, _ in found)
-        seen = self.batches_consumed * self.batch_size  # by this process
-        allowed = max(_BAD_ALLOWANCE, int(self.max_bad_fraction * seen))
-        if self.bad.total() > allowed:
-            reasons = ", ".join(f"{count} x {reason}" for reason, count in self.bad.most_common(3))
-            raise DataError(
-                f"{self.bad.total()} of {seen:,} images could not be decoded ({reasons}); allowed: "
-                f"{allowed} (max_bad_fraction {self.max_bad_fraction}). The last: {found[-1][1]}"
-            )
-
-    def _check_settings(self) -> None:
-        _check_positive(self, "batch_size", "val_batch_size")
-        if min(self.img_size) < 1:
-            raise ConfigError(f"img_size is {self.img_size}; allowed: 1 px or more")
-        if self.cache_mib < 0:
-            raise ConfigError(f"cache_mib is {self.cache_mib}; allowed: 0 or more")
-        if self.num_workers < 0:
-            raise ConfigError(f"num_workers is {self.num_workers}; allowed: 0 or more")
-        if not 0 <= self.max_bad_fraction < 1:
-            raise ConfigError(f"max_bad_fraction is {self.max_bad_fraction}; allowed: 0 … below 1")
-        budgets = {"steps": self.steps, "samples": self.samples, "epochs": self.epochs}
-        given = {name: value for name, value in budgets.items() if value is not None}
-        if len(given) != 1:
-            raise ConfigError(
-                f"the length of the run is given {len(given)} times "
-                f"({', '.join(f'{k}={v}' for k, v in given.items()) or 'no budget'}); give exactly "
-                f"one of steps, samples, epochs. steps = samples / (batch_size x accumulation x "
-                f"devices), samples = epochs x images"
-            )
-        _check_positive(self, *given)
 
     def _check_crop_fits(self, crop: Crop) -> None:
         smallest = self.manifest.min_size
@@ -325,10 +265,3 @@ class UnlabeledShards(LightningDataModule):
                 f"scale, but the smallest images have {smallest[0]} x {smallest[1]} px; use a "
                 f"smaller img_size, or crop: random_resized"
             )
-
-
-def _check_positive(module: object, *names: str) -> None:
-    for name in names:
-        value = getattr(module, name)
-        if value <= 0:
-            raise ConfigError(f"{name} is {value}; allowed: above 0")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ import yaml
 from PIL import Image
 
 from datamodules.pack import pack
+from datamodules.tarindex import TarIndex, index_path
 
 # A masked autoencoder of 4 patches and some thousand parameters: a step takes milliseconds.
 TINY: dict[str, Any] = {
@@ -88,6 +91,24 @@ def labeled_shards(class_images: Path, tmp_path_factory: pytest.TempPathFactory)
     out = tmp_path_factory.mktemp("labeled") / "shards"
     pack(class_images, out, labels="folders", val_fraction=0.2, test_fraction=0.2)
     return out
+
+
+@pytest.fixture(scope="session")
+def reseal() -> Callable[[Path], None]:
+    """Return a function that makes manifest and index fit shards that a test has changed."""
+
+    def fit(directory: Path) -> None:
+        manifest = json.loads((directory / "manifest.json").read_text())
+        for shard in manifest["shards"]:
+            path = directory / shard["path"]
+            index = TarIndex.build(path)
+            index.save(index_path(path))
+            shard |= {"num_bytes": index.num_bytes, "num_samples": index.num_samples}
+            shard |= {"index_sha256": index.digest}
+            shard |= {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        (directory / "manifest.json").write_text(json.dumps(manifest))
+
+    return fit
 
 
 @pytest.fixture(scope="session")

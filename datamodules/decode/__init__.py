@@ -15,97 +15,66 @@ white-is-zero TIFF  inverted, so that larger is brighter
 several pages       refused (animated PNG, stacks); reduced copies of one image are skipped
 no-data, NaN        refused where the image contains them
 ==================  ==========================================================================
+
+Whether an image is refused does not depend on the piece that is read: all of it is looked at.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from numpy.typing import NDArray
 
-from datamodules.guard import MAX_PIXELS, BadImageError, sniff
-from mae.errors import MAEError
+from datamodules.decode.geometry import Box, Pixels, orient
+from datamodules.decode.picture import ArrayPicture, Picture, damage_named
+from datamodules.guard import MAX_PIXELS, sniff
 
-Pixels = NDArray[np.generic]
+if TYPE_CHECKING:
+    from datamodules.decode.jpeg import Backend
+
+__all__ = ["Box", "Picture", "Pixels", "decode", "open_picture", "orient"]
 
 
-def decode(data: bytes, *, what: str, max_pixels: int = MAX_PIXELS) -> Pixels:
-    """Decode one JPEG, PNG or TIFF image.
+def open_picture(
+    data: bytes, *, what: str, max_pixels: int = MAX_PIXELS, backend: Backend = "auto"
+) -> Picture:
+    """Open one JPEG, PNG or TIFF image: its size is known, any box of it can be read.
 
     Args:
         data: The file's bytes.
         what: Name of the image (shard and key, or path) for messages.
         max_pixels: Largest allowed height x width, compared with the header before decoding.
-
-    Returns:
-        C-contiguous array ``(chans, height, width)`` of uint8, uint16, int16 or float32.
+        backend: What decodes JPEG: ``pillow``, ``simplejpeg``, or ``auto`` for the faster one that
+            is installed; the pixels are the same.
 
     Raises:
-        BadImageError: If the image is damaged, too large, or would lose its meaning.
+        BadImageError: If the image is damaged, too large, or would lose its meaning; damage to the
+            pixels of a JPEG shows when they are read.
+        ConfigError: If the backend is not installed.
     """
-    try:
-        if sniff(data, what=what) == "tiff":
+    with damage_named(what):
+        kind = sniff(data, what=what)
+        if kind == "tiff":
             from datamodules.decode.tiff import decode_tiff  # imports slowly, often not needed
 
-            pixels = decode_tiff(data, what=what, max_pixels=max_pixels)
-        else:
-            from datamodules.decode.pillow import decode_pillow
+            return ArrayPicture(decode_tiff(data, what=what, max_pixels=max_pixels))
+        if kind == "png":
+            from datamodules.decode.png import open_png
 
-            pixels = decode_pillow(data, what=what, max_pixels=max_pixels)
-    except (MAEError, MemoryError):
-        raise
-    except Exception as error:
-        # Decoders raise anything on damaged bytes: struct.error, SyntaxError, ValueError …
-        raise BadImageError(
-            f"{what} cannot be decoded ({type(error).__name__}: {error}); it is damaged or cut "
-            f"off: copy it again or leave it out",
-            reason="damaged",
-        ) from error
-    return np.ascontiguousarray(pixels)
+            return open_png(data, what=what, max_pixels=max_pixels)
+        from datamodules.decode.jpeg import JpegPicture
+
+        return JpegPicture(data, what=what, max_pixels=max_pixels, backend=backend)
 
 
-def orient(pixels: Pixels, orientation: int) -> Pixels:
-    """Turn ``(chans, height, width)`` pixels upright.
+def decode(
+    data: bytes, *, what: str, max_pixels: int = MAX_PIXELS, backend: Backend = "auto"
+) -> Pixels:
+    """Decode one JPEG, PNG or TIFF image; see `open_picture`.
 
-    Args:
-        pixels: Pixels as stored.
-        orientation: EXIF value 1 … 8; anything else means upright.
-
-    Source: Exif 2.32, tag 0x0112.
+    Returns:
+        C-contiguous array ``(chans, height, width)`` of uint8, uint16, int16 or float32: decoders
+        interleave channels, but what is measured per channel is measured faster in planes.
     """
-    if orientation in (5, 6, 7, 8):
-        pixels = pixels.swapaxes(1, 2)
-    if orientation in (2, 3, 6, 7):
-        pixels = pixels[:, :, ::-1]
-    if orientation in (3, 4, 7, 8):
-        pixels = pixels[:, ::-1, :]
-    return pixels
-
-
-def drop_opaque_alpha(pixels: Pixels, *, what: str) -> Pixels:
-    """Return all channels but the last, which is alpha, if it hides nothing.
-
-    Raises:
-        BadImageError: If any pixel is transparent.
-    """
-    alpha = pixels[-1]
-    opaque = np.iinfo(alpha.dtype).max if alpha.dtype.kind in "iu" else 1
-    refuse_hidden(int((alpha != opaque).sum()), what=what)
-    return pixels[:-1]
-
-
-def refuse_hidden(num_pixels: int, *, what: str) -> None:
-    """Refuse an image with transparent pixels.
-
-    Args:
-        num_pixels: How many there are; 0 passes.
-        what: Name of the image.
-
-    Raises:
-        BadImageError: If there are any.
-    """
-    if num_pixels:
-        raise BadImageError(
-            f"{what} has {num_pixels:,} transparent pixels; allowed: opaque images. Flatten it "
-            f"onto the background that you mean",
-            reason="transparent pixels",
-        )
+    picture = open_picture(data, what=what, max_pixels=max_pixels, backend=backend)
+    return np.ascontiguousarray(picture.read())

@@ -14,7 +14,8 @@ import tifffile
 from PIL import Image
 from PIL.TiffImagePlugin import TiffImageFile
 
-from datamodules.decode import Pixels, drop_opaque_alpha, orient
+from datamodules.decode.geometry import Pixels, orient
+from datamodules.decode.picture import drop_opaque_alpha
 from datamodules.guard import BadImageError, check_pixels
 
 _LOSSLESS = {"bool": "uint8", "int8": "int16", "float16": "float32"}
@@ -92,7 +93,8 @@ def _to_brightness(pixels: Pixels, page: Any, *, what: str) -> Pixels:
         table = (np.asarray(page.colormap) >> 8).astype(np.uint8)  # (3, levels), 16 bit in the file
         return table[:, pixels[0]]
     if kind == "MINISWHITE" and pixels.dtype.kind in "bu":
-        return np.invert(pixels.view(np.uint8) if pixels.dtype.kind == "b" else pixels)
+        inverted: Pixels = np.invert(pixels.view(np.uint8) if pixels.dtype == bool else pixels)
+        return inverted
     if kind == "SEPARATED" and pixels.dtype == np.uint8 and len(pixels) == 4:
         inks = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)), mode="CMYK")
         return np.asarray(inks.convert("RGB")).transpose(2, 0, 1)

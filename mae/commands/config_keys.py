@@ -125,12 +125,26 @@ def _keys_of_file(path: Path) -> Iterable[str]:
     return _flat(content)
 
 
-def report_changes(before: str, after: str) -> None:
+def refuse_lone_reset(options: argparse.Namespace) -> None:
+    """Refuse ``--data-reset`` where nothing is resumed.
+
+    Raises:
+        ConfigError: Says where the option belongs.
+    """
+    if options.data_reset and not options.resume:
+        raise ConfigError(
+            "--data-reset lets a resumed run go on with other data; give --resume RUN with it, or "
+            "leave it away"
+        )
+
+
+def report_changes(before: str, after: str, *, data_reset: bool = False) -> None:
     """Say what a resumed run does differently; refuse what would make it another run.
 
     Args:
         before: YAML of the run so far.
         after: YAML it would go on with.
+        data_reset: Whether order and data, and so the seed, may change.
 
     Raises:
         ConfigError: If a key below ``model:``, the seed or the length changed; names both values.
@@ -141,7 +155,8 @@ def report_changes(before: str, after: str) -> None:
         for key in sorted(old.keys() | new.keys())
         if old.get(key) != new.get(key) and not isinstance(old.get(key, new.get(key)), Mapping)
     }
-    refused = [text for key, text in changes.items() if key.startswith(_KEPT)]
+    kept = tuple(key for key in _KEPT if not (data_reset and key == "seed_everything"))
+    refused = [text for key, text in changes.items() if key.startswith(kept)]
     if refused:
         raise ConfigError(
             f"a resumed run keeps its model, optimisation, seed and length; {'; '.join(refused)}; "

@@ -89,18 +89,18 @@ def _images(loaded: LoadedEncoder, run: Path, data: str | None) -> dict[str, Ten
         return images
 
 
-def _shards(run: Path, data: str | None) -> Path:
+def _shards(run: Path, data: str | None) -> str:
     from mae.commands.run_paths import data_of_run, run_directory_of
 
     if data is not None:
-        return Path(data)
+        return data
     directory = run_directory_of(run)
     if directory is None:
         raise DataError(f"{run} lies in no run directory, so its data are unknown; give --data")
     return data_of_run(directory)
 
 
-def _real_images(loaded: LoadedEncoder, shards: Path) -> Tensor:
+def _real_images(loaded: LoadedEncoder, shards: str) -> Tensor:
     """Return images spread over a split, normalised with the encoder's own mean and std."""
     import torch
 

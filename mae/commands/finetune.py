@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mae.commands.config_keys import config_files, is_given, own_options, split_arguments
+from mae.commands.config_keys import (
+    config_files,
+    is_given,
+    own_options,
+    refuse_lone_reset,
+    split_arguments,
+)
 from mae.commands.run_directory import CONFIG_FILE, RunStart, choose_run
 from mae.errors import ConfigError
 
@@ -29,6 +35,7 @@ def finetune(arguments: Sequence[str]) -> Path:
     parser = _parser()
     mine, flags = split_arguments(arguments, own_options(parser))
     options = parser.parse_args(mine)
+    refuse_lone_reset(options)
     start = choose_run(out=options.out, resume=options.resume, name="finetune")
     own = start.directory / CONFIG_FILE
     settings = config_files(own, recipe=options.recipe, further=options.config)
@@ -40,6 +47,7 @@ def finetune(arguments: Sequence[str]) -> Path:
     if not is_given("data.data_dir", [*settings, *flags]):
         raise ConfigError("no labelled images: give --data SHARDS, a folder of classes, or a CSV")
     cli = configure([*settings, *flags], start, own=own_options(parser))
+    cli.datamodule.data_reset = options.data_reset
     return _train(cli, start, arguments=arguments)
 
 
@@ -56,6 +64,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", action="append", default=[], help="YAML over the recipe")
     parser.add_argument("--out", help="run directory (default: runs/finetune)")
     parser.add_argument("--resume", help="auto, a run directory, or a checkpoint")
+    parser.add_argument(
+        "--data-reset",
+        action="store_true",
+        help="with --resume: go on with other data, seed, lanes or window",
+    )
     return parser
 
 

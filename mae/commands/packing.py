@@ -12,25 +12,45 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def packing_bar() -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal; yields what to call with (images done, images in all)."""
+def packing_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """Show bars on a terminal; yields what to call with (stage, images done, images in all)."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
-    columns = ("packing", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        task = bar.add_task("packing", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        tasks: dict[str, TaskID] = {"listing": bar.add_task("listing", total=None)}
+
+        def show(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                for task in tasks.values():
+                    bar.update(task, visible=False)
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done, total=total)
+
+        yield show
 
 
 def packed(source: str, *, labels: Literal["none", "folders"] = "none") -> Path:
     """Return the shards of `source`: itself, or its images packed into the cache, said aloud.
 
     Args:
-        source: Shard directory, folder of images, or CSV.
+        source: Shard directory, or anything that `mae pack` takes.
         labels: Whether the folders are classes; a CSV says so itself.
 
     Raises:
@@ -39,11 +59,12 @@ def packed(source: str, *, labels: Literal["none", "folders"] = "none") -> Path:
     from datamodules.pack import pack_into_cache
 
     said: list[str] = []
-    with packing_bar() as on_image:
+    with packing_bar() as on_progress:
         shards = pack_into_cache(
             source,
             labels=labels,
-            on_image=on_image,
+            workers=None,
+            on_progress=on_progress,
             on_packed=lambda summary: said.extend(describe(summary)),
         )
     if not said and shards != Path(source):
@@ -54,12 +75,13 @@ def packed(source: str, *, labels: Literal["none", "folders"] = "none") -> Path:
 
 
 def packed_labels(source: str) -> Path:
-    """Return labelled shards of a shard directory, a folder of class folders, or a CSV.
+    """Return labelled shards of a shard directory, a folder or archive of class folders, or a CSV.
 
     Raises:
         MAEError: If the images cannot be packed.
     """
-    return packed(source, labels="none" if Path(source).is_file() else "folders")
+    is_table = Path(source).is_file() and Path(source).suffix.lower() not in (".tar", ".zip")
+    return packed(source, labels="none" if is_table else "folders")
 
 
 def describe(summary: PackSummary) -> list[str]:
@@ -83,6 +105,11 @@ def describe(summary: PackSummary) -> list[str]:
     if "val" not in manifest.splits:
         lines.append("note: no val split; pretraining will have no loss on fixed masks")
     lines += [f"note: {note}" for note in summary.notes]
+    kept = summary.num_kept_shards
+    lines.append(
+        f"packed {summary.workers}"
+        + (f"; {kept:,} shards were kept from an earlier attempt" if kept else "")
+    )
     return lines
 
 

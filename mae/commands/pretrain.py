@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mae.commands.config_keys import config_files, is_given, own_options, split_arguments
+from datamodules.locations import absolute
+from mae.commands.config_keys import (
+    config_files,
+    is_given,
+    own_options,
+    refuse_lone_reset,
+    split_arguments,
+)
 from mae.commands.run_directory import CONFIG_FILE, RunStart, choose_run
 from mae.errors import ConfigError
 
@@ -41,17 +48,19 @@ def pretrain(arguments: Sequence[str]) -> Path:
         raise ConfigError(
             "--init-weights starts a new run and --resume goes on with one; give one of them"
         )
+    refuse_lone_reset(options)
     name = Path(options.recipe).stem if options.recipe else "run"
     start = choose_run(out=options.out, resume=options.resume, name=name)
     own = start.directory / CONFIG_FILE
     settings = config_files(own, recipe=options.recipe, further=options.config)
     shards = _shards(options)
     if shards:
-        settings += ["--data.data_dir", str(shards.absolute())]
+        settings += ["--data.data_dir", absolute(shards)]
     elif not is_given("data.data_dir", [*settings, *flags]):
         raise ConfigError("no images: give --data SHARDS from mae pack, or --images FOLDER")
     cli = configure([*settings, *flags], start, own=own_options(parser))
     cli.model.recipe = options.recipe or ""
+    cli.datamodule.data_reset = options.data_reset
     return _train(cli, start, init_weights=options.init_weights, arguments=arguments)
 
 
@@ -69,16 +78,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", action="append", default=[], help="YAML over the recipe")
     parser.add_argument("--out", help="run directory (default: runs/RECIPE)")
     parser.add_argument("--resume", help="auto, a run directory, or a checkpoint")
+    parser.add_argument(
+        "--data-reset",
+        action="store_true",
+        help="with --resume: go on with other data, seed, lanes or window",
+    )
     parser.add_argument("--init-weights", help="start a new run from these weights")
     return parser
 
 
-def _shards(options: argparse.Namespace) -> Path | None:
+def _shards(options: argparse.Namespace) -> str | None:
     from mae.commands.packing import packed
 
     if options.images:
-        return packed(options.images)
-    return Path(options.data) if options.data else None
+        return str(packed(options.images))
+    return options.data or None
 
 
 def configure(args: list[str], start: RunStart, *, own: set[str]) -> TrainingCLI:
@@ -159,9 +173,11 @@ def _hand_over(cli: TrainingCLI, run: Path, seconds: float) -> None:
     encoder = save_encoder(
         run / "encoder" / "encoder.safetensors", task.model.encoder, task.image_spec, info=info
     )
-    if bad := cli.datamodule.bad:
-        reasons = ", ".join(f"{count} x {reason}" for reason, count in bad.most_common())
-        print(f"{bad.total()} undecodable images were replaced by others: {reasons}")
+    if num_bad := cli.datamodule.bad.total():
+        print(
+            f"{num_bad} undecodable images were replaced by others: {cli.datamodule.bad}; see "
+            f"{run / 'bad_images.csv'}"
+        )
     print(
         f"{cli.trainer.global_step:,} steps, {task.samples_seen:,} images, {seconds:,.0f} s\n"
         f"encoder: {encoder}\n"

@@ -55,7 +55,7 @@ def reconstruct(
         raise ConfigError(f"out is {out!r}; give a file that ends in .png")
     loaded = load_run(run)
     home = run_directory_of(Path(run)) or Path(run).absolute().parent
-    directory = Path(data) if data is not None else data_of_run(home)
+    directory = data if data is not None else data_of_run(home)
     source = _Source.choose(Manifest.load(directory), split, loaded, own=data is None)
     ratio = loaded.model.mask_ratio if mask_ratio is None else mask_ratio
     picture, numbers = _draw(loaded, source, num_images, ratio, statistics, seed)
@@ -85,7 +85,7 @@ class _Source:
         cls, manifest: Manifest, split: str | None, loaded: LoadedModel, *, own: bool
     ) -> _Source:
         """Take the split asked for, or the best there is; say so if it was trained on."""
-        loaded.spec.require_match(manifest.spec, here="the run", there=str(manifest.root))
+        loaded.spec.require_match(manifest.spec, here="the run", there=manifest.root)
         if split is None:
             split = next((s for s in ("val", "test") if s in manifest.splits), "train")
         manifest.shards(split)  # refuses a split without samples
@@ -130,7 +130,7 @@ def _draw(
             f"{100 * ratio:g} % of the patches removed"
         ),
         "warning": source.warning,
-        "data": str(source.manifest.root),
+        "data": source.manifest.root,
         "split": source.split,
         "mask_ratio": ratio,
         "seed": seed,

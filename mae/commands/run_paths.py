@@ -27,8 +27,8 @@ def _lies_in_a_run(folder: Path) -> bool:
     return folder.name in _INSIDE_A_RUN or is_timm_export
 
 
-def data_of_run(run: Path) -> Path:
-    """Return the shard directory that a run's configuration names.
+def data_of_run(run: Path) -> str:
+    """Return the shard directory, or its URL, that a run's configuration names.
 
     Raises:
         DataError: If the configuration is missing or names none.
@@ -37,7 +37,7 @@ def data_of_run(run: Path) -> Path:
 
     config = run / CONFIG_FILE
     try:
-        return Path(yaml.safe_load(config.read_text(encoding="utf-8"))["data"]["data_dir"])
+        return str(yaml.safe_load(config.read_text(encoding="utf-8"))["data"]["data_dir"])
     except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
         raise DataError(
             f"{config} does not say which shards the run was trained on ({error}); name them "

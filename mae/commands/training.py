@@ -278,7 +278,7 @@ def _leave_no_trace(directory: Path, before: str | None) -> None:
 
 def _prepare_resume(cli: TrainingCLI, checkpoint: Path, before: str) -> int:
     """Refuse what would make the run another one; return the step it goes on from."""
-    report_changes(before, cli.resolved_config())
+    report_changes(before, cli.resolved_config(), data_reset=cli.datamodule.data_reset)
     content = read_checkpoint(checkpoint, verify=False)
     step = int(content["global_step"])
     consumed = content[type(cli.datamodule).__qualname__]["samples_consumed"]

@@ -244,6 +244,12 @@ class PretrainTask(lightning.LightningModule):
                 "a resumed run keeps its architecture; " + "; ".join(differing) + "; "
                 "resume without these changes, or start a new run with --init-weights"
             )
+        data = getattr(self.trainer, "datamodule", None)
+        spec = ImageSpec.from_dict(saved["image_spec"])
+        if data is not None and spec != self.image_spec:
+            # Other data may come in by --data-reset; the model goes on with the pixels it knows.
+            data.use_statistics(spec, there="the run so far")
+            self.image_spec = spec
         self.samples_seen = saved["samples_seen"]
         self.recipe = saved["recipe"]  # where the run began, whatever it is continued by
 

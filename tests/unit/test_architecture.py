@@ -32,7 +32,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 APART = frozenset({"mae.tasks", "mae.evaluate", "mae.inspect"})
 # The demo types the commands of a user, so it calls what a user calls.
 UPWARD = {("mae.commands.demo", "mae.cli")}
-FOR_DATA = frozenset({"mae.errors", "mae.spec"})
+FOR_DATA = frozenset({"mae.errors", "mae.files", "mae.spec"})
 HEAVY = frozenset({"torch", "torchvision", "timm", "lightning", "jsonargparse", "sklearn", "numpy"})
 
 
@@ -110,7 +110,7 @@ def test_mae_knows_the_data_in_commands_only(path):
 
 
 @pytest.mark.parametrize("path", DATA_FILES, ids=name_of)
-def test_datamodules_know_errors_and_spec_only(path):
+def test_datamodules_know_errors_files_and_spec_only(path):
     targets = {t for t in imports(parsed(path)) if t.split(".")[0] == "mae"}
     assert {".".join(target.split(".")[:2]) for target in targets} <= FOR_DATA
 

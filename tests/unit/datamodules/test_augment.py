@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from datamodules.augment import Augment, Box, crop_resize, eval_view
+from datamodules.augment import Augment, crop_resize, eval_view, resize, stack
+from datamodules.decode import Box
 from mae.errors import ConfigError, DataError
 
 Array = NDArray[Any]
@@ -33,7 +34,6 @@ def test_augment_keeps_dtype_and_gives_img_size(crop: Any, dtype: str) -> None:
     for view in views(augment, ramp(20, 15, dtype, chans=5), 20):
         assert view.shape == (5, 8, 6)
         assert view.dtype == dtype
-        assert view.flags.c_contiguous
 
 
 def test_augment_same_key_same_view_other_key_other_view() -> None:
@@ -72,17 +72,9 @@ def test_augment_flips_give_each_symmetry_equally_often(flips: Any, count: int) 
     assert all(abs(n - 800 / count) <= 5 * spread for n in seen.values())
 
 
-def test_augment_random_resized_boxes_have_the_areas_and_ratios_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    boxes: list[Box] = []
-
-    def record(image: Array, box: Box, img_size: tuple[int, int]) -> Array:
-        boxes.append(box)
-        return image[:, : img_size[0], : img_size[1]]
-
-    monkeypatch.setattr("datamodules.augment.crop_resize", record)
-    views(Augment((8, 8), scale=(0.2, 0.6)), np.zeros((1, 1000, 1000), dtype=np.uint8), 2000)
+def test_draw_random_resized_boxes_have_the_areas_and_ratios_asked_for() -> None:
+    augment = Augment((8, 8), scale=(0.2, 0.6))
+    boxes = [augment.draw((1000, 1000), seed=0, position=p).box for p in range(2000)]
     areas = np.array([box.height * box.width for box in boxes]) / 1e6
     ratios = np.array([box.width / box.height for box in boxes])
     # A square holds every box of at most 0.6 of its area, so nothing is rejected: uniform.
@@ -95,6 +87,27 @@ def test_augment_random_resized_boxes_have_the_areas_and_ratios_asked_for(
     assert all(b.top + b.height <= 1000 and b.left + b.width <= 1000 for b in boxes)
     assert min(b.top for b in boxes) >= 0
     assert np.corrcoef([b.top for b in boxes], [b.left for b in boxes])[0, 1] < 0.9
+
+
+@pytest.mark.parametrize("crop", ["random_resized", "random", "center"])
+@pytest.mark.parametrize("flips", ["horizontal", "dihedral"])
+def test_draw_and_finish_make_the_same_view_of_the_box_alone(crop: Any, flips: Any) -> None:
+    image = ramp(30, 25, "float32", chans=2)
+    augment = Augment((12, 12), crop=crop, flips=flips)
+    for position in range(30):
+        view = augment.draw((30, 25), seed=1, position=position)
+        top, left, height, width = view.box
+        alone = image[:, top : top + height, left : left + width].copy()
+        np.testing.assert_array_equal(view.finish(alone), augment(image, seed=1, position=position))
+
+
+@pytest.mark.parametrize("crop", ["random_resized", "random", "center"])
+def test_augment_views_share_no_memory_with_the_image(crop: Any) -> None:
+    # A batch of small views must not keep its large images alive, nor may changing one change
+    # a cached image.
+    image = ramp(8, 8, "uint8")
+    for view in views(Augment((8, 8), crop=crop, scale=(1.0, 1.0)), image, 10):
+        assert not np.shares_memory(view, image)
 
 
 def test_augment_random_resized_of_a_strip_takes_its_middle() -> None:
@@ -167,16 +180,40 @@ def test_crop_resize_overshoot_at_a_hard_edge_never_wraps(dtype: str) -> None:
     assert (row[0], row[-1]) == (limits.min, limits.max)
 
 
-def test_crop_resize_folder_and_memory_agree() -> None:
-    # Resizing must not depend on how the array lies in memory.
-    image = np.random.default_rng(1).integers(0, 256, (20, 20, 3), dtype=np.uint8)
-    stream = io.BytesIO()
-    Image.fromarray(image).save(stream, "PNG")
-    turned = np.asarray(Image.open(stream)).transpose(2, 0, 1)
-    box = Box(2, 2, 15, 15)
-    np.testing.assert_array_equal(
-        crop_resize(turned, box, (8, 8)), crop_resize(np.ascontiguousarray(turned), box, (8, 8))
-    )
+# Files and steps on the way hand over the same pixels in many memory orders.
+LAYOUTS: dict[str, Callable[[Array], Array]] = {
+    "interleaved": lambda a: a.transpose(1, 2, 0).copy().transpose(2, 0, 1),
+    "interleaved with gaps": lambda a: np.pad(
+        a.transpose(1, 2, 0), [(1, 2), (3, 1), (0, 1)]
+    ).transpose(2, 0, 1)[:-1, 1:-2, 3:-1],
+    "turned": lambda a: a[:, ::-1, ::-1].copy()[:, ::-1, ::-1],
+    "rows reversed": lambda a: a[:, ::-1].copy()[:, ::-1],
+    "sides exchanged": lambda a: a.swapaxes(1, 2).copy().swapaxes(1, 2),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 20, 17), (3, 20, 17), (4, 9, 9), (13, 20, 17), (3, 1, 9)])
+def test_resize_does_not_depend_on_the_memory_order(
+    shape: tuple[int, int, int], dtype: str, layout: str
+) -> None:
+    image = np.random.default_rng(1).integers(0, 256, shape).astype(dtype)
+    other = LAYOUTS[layout](image)
+    np.testing.assert_array_equal(other, image)
+    np.testing.assert_array_equal(resize(other, (8, 11)), resize(image, (8, 11)))
+    np.testing.assert_array_equal(resize(other, shape[1:]), image)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_stack_gives_one_contiguous_batch_of_views_with_any_strides(dtype: str) -> None:
+    image = ramp(6, 6, dtype, chans=3)
+    shown = [layout(image) for layout in LAYOUTS.values()] + [np.rot90(image, 1, axes=(1, 2))]
+    batch = stack(shown)
+    assert batch.is_contiguous()
+    assert batch.numpy().dtype == dtype
+    assert [b.tolist() for b in batch.numpy()] == [view.tolist() for view in shown]
+    assert stack([LAYOUTS["interleaved"](image)] * 2).is_contiguous()
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])

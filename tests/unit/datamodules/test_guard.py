@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from datamodules.guard import BadImageError, check_member, check_pixels, sniff
+from datamodules.guard import BadImageError, check_member, check_pixels, sniff, split_member
 from mae.errors import DataError
 
 
@@ -38,33 +38,44 @@ def test_sniff_other_bytes_are_refused_by_reason(data: bytes, name: str) -> None
     assert caught.value.reason == name
 
 
-def test_check_member_key_ends_at_first_dot_of_last_part() -> None:
-    assert check_member("a.b/c.png", 1, is_file=True, where="s") == ("a.b/c", "png")
+def test_split_member_key_ends_at_first_dot_of_last_part() -> None:
+    assert split_member("a.b/c.png", where="s") == ("a.b/c", "png")
+    assert split_member("n01440764_1.JPEG", where="s") == ("n01440764_1", "jpeg")
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("a.pkl", "suffix 'pkl'"),
-        ("1.2.840.png", "dot in a key"),
-        ("noextension", "suffix ''"),
-        (".png", "suffix 'png'"),
+        ("noextension", "no key or no suffix"),
+        (".png", "no key or no suffix"),
+        ("a.", "no key or no suffix"),
+        ("a/" * 600 + "b.png", "1,205 bytes; allowed: 1,024"),
+        ("a\nb.png", "control characters"),
         ("../a.png", "outside"),
         ("/etc/a.png", "outside"),
         ("a\\b.png", "outside"),
     ],
 )
-def test_check_member_bad_name_is_refused(name: str, words: str) -> None:
+def test_split_member_bad_name_is_refused(name: str, words: str) -> None:
     with pytest.raises(DataError, match=words) as caught:
-        check_member(name, 1, is_file=True, where="shard at byte 7")
+        split_member(name, where="shard at byte 7")
     assert "shard at byte 7" in str(caught.value)
 
 
-def test_check_member_link_or_huge_is_refused() -> None:
-    with pytest.raises(DataError, match="no regular file"):
-        check_member("a.png", 0, is_file=False, where="s")
-    with pytest.raises(DataError, match="1,073,741,825 bytes"):
-        check_member("a.png", 2**30 + 1, is_file=True, where="s")
+@pytest.mark.parametrize(
+    ("suffix", "num_bytes", "words"),
+    [
+        ("pkl", 1, "suffix 'pkl'; allowed: cls, jpeg"),
+        ("2.840.png", 1, "dot in a key"),
+        ("png.gz", 1, "suffix 'png.gz'"),
+        ("png", 2**30 + 1, "1,073,741,825 bytes"),
+        ("json", 2**20 + 1, "1,048,577 bytes"),
+    ],
+)
+def test_check_member_foreign_or_huge_is_refused(suffix: str, num_bytes: int, words: str) -> None:
+    with pytest.raises(DataError, match=words) as caught:
+        check_member(f"a.{suffix}", suffix, num_bytes, where="shard at byte 7")
+    assert "shard at byte 7" in str(caught.value)
 
 
 def test_check_pixels_counts_channels_too() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from datamodules.augment import Augment
 from datamodules.guard import BadImageError
-from datamodules.loading import EvalSampler, EvalViews, StreamSampler, TrainStream
+from datamodules.loading import EvalSampler, EvalViews, Seat, StreamSampler, TrainStream
 from datamodules.manifest import Manifest
 from datamodules.plan import Plan
 from datamodules.records import Record, SplitRecords
@@ -30,14 +30,41 @@ def test_stream_sampler_ranks_cover_the_stream_in_order(
             num_batches=num_batches,
             num_total=num_batches + 3,
             batch_size=batch_size,
-            rank=rank,
-            world_size=world_size,
+            seat=Seat(rank=rank, world_size=world_size),
         )
         for rank in range(world_size)
     ]
     assert all(len(sampler) == num_batches + 3 for sampler in ranks)
-    covered = [p for step in zip(*ranks, strict=True) for part in step for p in part]
+    steps = [[set(part) for part in step] for step in zip(*ranks, strict=True)]
+    assert all(len(part) == batch_size for step in steps for part in step)
+    covered = [p for step in steps for p in sorted(set().union(*step))]
     assert covered == list(range(start, start + num_batches * batch_size * world_size))
+
+
+@given(st.integers(0, 10**10), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
+def test_stream_sampler_nodes_read_their_own_lanes(
+    start: int, num_nodes: int, per_node: int, lanes_per_node: int
+) -> None:
+    plan = Plan([7, 5, 9, 3], seed=0, lanes=num_nodes * lanes_per_node, window=2)
+    for rank in range(num_nodes * per_node):
+        seat = Seat(
+            rank=rank,
+            world_size=num_nodes * per_node,
+            node=rank // per_node,
+            num_nodes=num_nodes,
+        )
+        sampler = StreamSampler(start=start, num_batches=3, num_total=3, batch_size=5, seat=seat)
+        lanes = {position % plan.lanes for part in sampler for position in part}
+        assert lanes <= set(seat.lanes(plan) or range(plan.lanes))
+
+
+def test_seat_lanes_that_nodes_do_not_divide_belong_to_all() -> None:
+    plan = Plan([5, 5], seed=0, lanes=3)
+    assert Seat(rank=1, world_size=2, node=1, num_nodes=2).lanes(plan) is None
+    assert Seat().lanes(plan) is None
+    seats = [Seat(rank=r, world_size=4, node=r // 2, num_nodes=2) for r in range(4)]
+    assert sorted(seat.turn for seat in seats) == [0, 1, 2, 3]
+    assert list(seats[3].lanes(Plan([5, 5], seed=0, lanes=4)) or []) == [1, 3]
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 5))
@@ -63,10 +90,10 @@ class Broken(SplitRecords):
 
     broken: frozenset[int] = frozenset()
 
-    def load(self, shard: int, index: int) -> Record:
+    def view(self, shard: int, index: int, augment: Augment, **at: int) -> Record:
         if sum(self.shard_sizes[:shard]) + index in self.broken:
             raise BadImageError(f"shard {shard} sample {index}", reason="damaged")
-        return super().load(shard, index)
+        return super().view(shard, index, augment, **at)
 
 
 def stream_with(directory: Path, broken: set[int]) -> TrainStream:
@@ -84,7 +111,8 @@ def test_train_stream_broken_sample_is_replaced_by_position_and_noted(
     hurt = stream_with(directory, {3, 11})[range(20)]
     changed = [i for i in range(20) if hurt["key"][i] != whole["key"][i]]
     assert len(changed) == 2
-    assert [reason for reason, _ in hurt["bad"]] == ["damaged", "damaged"]
+    assert [image.reason for image in hurt["bad"]] == ["damaged", "damaged"]
+    assert {image.key for image in hurt["bad"]} == {whole["key"][i] for i in changed}
     assert whole["bad"] == []
     # In whatever batch the position comes, the substitute is the same.
     for position in changed:
@@ -110,12 +138,19 @@ def test_eval_views_items_and_batches_agree(shards: Callable[..., Path]) -> None
     assert len(set(batch["key"])) == 9
 
 
-def test_eval_views_broken_sample_names_shard_and_key(shards: Callable[..., Path]) -> None:
+def test_eval_views_broken_sample_is_named_alone_and_padding_in_a_batch(
+    shards: Callable[..., Path], reseal: Callable[[Path], None]
+) -> None:
     directory = shards(3)
     path = directory / "train-000000.tar"
     data = path.read_bytes()
     place = data.index(b"IDAT") + 8
     path.write_bytes(data[:place] + bytes(16) + data[place + 16 :])
+    reseal(directory)
     views = EvalViews(SplitRecords(Manifest.load(directory), "train"), (8, 8))
     with pytest.raises(BadImageError, match=r"train-000000\.tar: img\d+-[0-9a-f]{16}"):
         list(views)
+    batch = views.batch(range(3))
+    assert batch["is_padding"].tolist() == [True, False, False]
+    assert not batch["image"][0].any()
+    assert [(image.reason, image.key) for image in batch["bad"]] == [("damaged", batch["key"][0])]

@@ -70,7 +70,7 @@ def test_load_wrong_directory_says_what_it_holds(tmp_path: Path) -> None:
 def test_verify_sizes_cut_or_missing_shard_is_named(shards: Callable[..., Path]) -> None:
     manifest = Manifest.load(shards(9))
     manifest.verify_sizes(manifest.shard_list)
-    path = manifest.root / "train-000001.tar"
+    path = Path(manifest.root) / "train-000001.tar"
     declared = path.stat().st_size
     path.write_bytes(path.read_bytes()[:-512])
     with pytest.raises(DataError, match=f"{declared - 512:,} bytes.*{declared:,}"):

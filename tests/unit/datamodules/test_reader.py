@@ -6,25 +6,37 @@ import pickle
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from datamodules.manifest import Manifest
 from datamodules.reader import ShardReader
-from datamodules.tarindex import index_path
-from mae.errors import DataError
+from datamodules.shardfiles import LocalShards
+from mae.errors import ConfigError, DataError
 
 
-def open_reader(directory: Path) -> ShardReader:
+def open_reader(directory: Path, **options: Any) -> ShardReader:
     manifest = Manifest.load(directory)
-    return ShardReader(manifest.root, manifest.shards("train"))
+    shards = manifest.shards("train")
+    return ShardReader(LocalShards(manifest, shards), shards, **options)
+
+
+def path_of(reader: ShardReader, shard: int = 0) -> Path:
+    return reader.files.path(shard)
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
 
 
 def test_read_equals_tarfile(shards: Callable[..., Path]) -> None:
     reader = open_reader(shards(9))
     for number, shard in enumerate(reader.shards):
         expected: dict[str, dict[str, bytes]] = {}
-        with tarfile.open(reader.path(number)) as tar:
+        with tarfile.open(path_of(reader, number)) as tar:
             for member in tar:
                 key, suffix = member.name.split(".")
                 content = tar.extractfile(member)
@@ -45,8 +57,8 @@ def test_read_after_pickling_and_closing(shards: Callable[..., Path]) -> None:
 def test_read_keeps_few_files_open(
     shards: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("datamodules.reader._MAX_OPEN", 2)
-    reader = open_reader(shards(12, shard_size=2))
+    monkeypatch.setattr("datamodules.reader._MIN_OPEN", 0)
+    reader = open_reader(shards(12, shard_size=2), max_open=2)
     before = len(list(Path("/proc/self/fd").iterdir()))
     keys = [reader.read(shard, i)[0] for shard in range(6) for i in range(2)]
     again = [reader.read(shard, i)[0] for shard in range(6) for i in range(2)]
@@ -57,23 +69,49 @@ def test_read_keeps_few_files_open(
 
 def test_read_shard_of_other_size_names_both_numbers(shards: Callable[..., Path]) -> None:
     reader = open_reader(shards(3))
-    path, declared = reader.path(0), reader.shards[0].num_bytes
+    path, declared = path_of(reader), reader.shards[0].num_bytes
     path.write_bytes(path.read_bytes() + bytes(1024))
     with pytest.raises(DataError, match=f"{declared + 1024:,} bytes.*{declared:,}") as caught:
         reader.read(0, 0)
     assert str(path) in str(caught.value)
 
 
-def test_read_foreign_index_is_refused(shards: Callable[..., Path]) -> None:
-    reader, other = open_reader(shards(3)), open_reader(shards(5, name="other"))
-    index_path(reader.path(0)).write_bytes(index_path(other.path(0)).read_bytes())
-    with pytest.raises(DataError, match=r"5 samples.*3 samples"):
+@pytest.mark.parametrize("verify", ["first", "always", "open"])
+def test_read_flipped_content_names_shard_and_byte(
+    shards: Callable[..., Path], verify: str
+) -> None:
+    reader = open_reader(shards(3), verify=verify)
+    index = reader.files.index(0)
+    place = int(index.offsets[index.first[1]])  # the first member of the second sample
+    flip(path_of(reader), place + 3)
+    if verify != "open":
         reader.read(0, 0)
+    with pytest.raises(DataError, match=rf"train-000000\.tar.*at byte {place:,}") as caught:
+        reader.read(0, 1)
+    assert "copy it again" in str(caught.value)
+
+
+def test_read_content_flipped_later_is_found_by_always_only(shards: Callable[..., Path]) -> None:
+    directory = shards(3)
+    readers = [open_reader(directory, verify=v) for v in ("open", "first", "always")]
+    for reader in readers:
+        reader.read(0, 0)
+    flip(path_of(readers[0]), int(readers[0].files.index(0).offsets[0]))
+    for reader in readers[:2]:
+        reader.close()  # what was checked is remembered
+        reader.read(0, 0)
+    with pytest.raises(DataError, match="checksum"):
+        readers[2].read(0, 0)
+
+
+def test_reader_unknown_verify_names_the_nearest(shards: Callable[..., Path]) -> None:
+    with pytest.raises(ConfigError, match=r"'allways' \(did you mean 'always'"):
+        open_reader(shards(3), verify="allways")
 
 
 def test_read_missing_shard_is_named(shards: Callable[..., Path]) -> None:
     reader = open_reader(shards(3))
-    reader.path(0).unlink()
+    path_of(reader).unlink()
     with pytest.raises(DataError, match=r"train-000000\.tar cannot be opened"):
         reader.read(0, 0)
 
@@ -81,7 +119,7 @@ def test_read_missing_shard_is_named(shards: Callable[..., Path]) -> None:
 def test_read_file_cut_while_open_is_refused(shards: Callable[..., Path]) -> None:
     reader = open_reader(shards(3))
     reader.read(0, 0)
-    with reader.path(0).open("r+b") as file:
+    with path_of(reader).open("r+b") as file:
         file.truncate(2000)
     with pytest.raises(DataError, match=r"train-000000.tar gave 0 bytes for sample 2"):
         reader.read(0, 2)

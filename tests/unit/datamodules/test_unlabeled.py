@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
+from datamodules.manifest import Manifest
 from datamodules.pack import pack
 from datamodules.unlabeled import UnlabeledShards
 from mae.errors import ConfigError, DataError
@@ -149,7 +151,12 @@ def test_fit_resumed_equals_uninterrupted(
 
 def as_rank(data: UnlabeledShards, rank: int, world_size: int) -> UnlabeledShards:
     data.trainer = SimpleNamespace(  # type: ignore[assignment]
-        global_rank=rank, world_size=world_size, accumulate_grad_batches=1, training=True
+        global_rank=rank,
+        world_size=world_size,
+        node_rank=0,
+        num_nodes=1,
+        accumulate_grad_batches=1,
+        training=True,
     )
     return data
 
@@ -170,10 +177,12 @@ def test_train_dataloader_ranks_share_the_same_stream(
         for rank in range(world_size)
     ]
     assert {len(batches) for batches in ranks} == {2}
-    order = [rank[step] for step in range(2) for rank in ranks]
-    assert torch.equal(torch.cat([b["sample"] for b in order]), alone[0]["sample"])
-    assert torch.equal(torch.cat([b["image"] for b in order]), alone[0]["image"])
-    assert [key for b in order for key in b["key"]] == alone[0]["key"]
+    batches = [rank[step] for step in range(2) for rank in ranks]
+    order = torch.cat([b["sample"] for b in batches]).argsort()
+    keys = [key for b in batches for key in b["key"]]
+    assert torch.equal(torch.cat([b["sample"] for b in batches])[order], alone[0]["sample"])
+    assert torch.equal(torch.cat([b["image"] for b in batches])[order], alone[0]["image"])
+    assert [keys[i] for i in order.tolist()] == alone[0]["key"]
 
 
 def test_load_state_dict_other_number_of_ranks_goes_on_at_the_same_sample(
@@ -292,11 +301,16 @@ def test_load_state_dict_changed_order_is_refused_by_name(shards: Callable[..., 
     for options, words in (
         ({"seed": 1}, "seed: 0 in the checkpoint, 1 now"),
         ({"window": 3}, "window: 16 in the checkpoint, 3 now"),
+        ({"lanes": 2}, "lanes: 1 in the checkpoint, 2 now"),
     ):
         with pytest.raises(DataError, match=words):
             module(directory, **options).load_state_dict(state)
-    with pytest.raises(DataError, match="data: "):
-        module(shards(11, name="more")).load_state_dict(state)
+    more = module(shards(11, name="more"))
+    with pytest.raises(DataError, match=r"data: .*add --data-reset"):
+        more.load_state_dict(state | {"samples_consumed": 8})
+    more.data_reset = True
+    more.load_state_dict(state | {"samples_consumed": 8})
+    assert more.samples_consumed == 8
 
 
 def test_load_state_dict_changed_accumulation_is_refused(shards: Callable[..., Path]) -> None:
@@ -317,9 +331,9 @@ def test_state_dict_is_primitive_and_equal_on_all_ranks(shards: Callable[..., Pa
     assert states[0] == states[1]
 
 
-def damage(directory: Path, count: int) -> None:
-    """Break the pixels of the first images of the first shard; sizes stay."""
-    path = directory / "train-000000.tar"
+def damage(directory: Path, count: int, *, shard: str = "train-000000.tar") -> None:
+    """Break the pixels of the first images of the first shard, as if they had come so."""
+    path = directory / shard
     data = bytearray(path.read_bytes())
     place = 0
     for _ in range(count):
@@ -328,21 +342,36 @@ def damage(directory: Path, count: int) -> None:
     path.write_bytes(data)
 
 
-def test_fit_few_bad_images_are_replaced_and_counted(
-    shards: Callable[..., Path], tmp_path: Path
+def test_fit_few_bad_images_are_replaced_counted_and_listed(
+    shards: Callable[..., Path], reseal: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    directory = shards(10)
+    directory = shards(20, val_fraction=0.5)
     damage(directory, 1)
-    data = module(directory, samples=20)
-    assert len(fit(data, tmp_path).seen) == 20
-    assert data.bad == {"damaged": 2}
+    val = directory / "val-000000.tar"
+    damage(directory, 1, shard=val.name)
+    reseal(directory)
+    num_train = Manifest.load(directory).num_samples("train")
+    data = module(directory, samples=2 * num_train, batch_size=num_train)
+    fit(data, tmp_path / "run", val_check_interval=1)
+    train = directory / "train-000000.tar"
+    with (tmp_path / "run" / "bad_images.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    # Twice in training, once in two validations of the same image.
+    assert [(r["reason"], r["shard"], r["count"]) for r in rows] == [
+        ("damaged", str(train), "2"),
+        ("damaged", str(val), "1"),
+    ]
+    resumed = module(directory, samples=2 * num_train, batch_size=num_train)
+    resumed.load_state_dict(json.loads(json.dumps(data.state_dict())))
+    assert resumed.bad.state() == data.bad.state()
 
 
 def test_fit_many_bad_images_stop_the_run_with_reasons(
-    shards: Callable[..., Path], tmp_path: Path
+    shards: Callable[..., Path], reseal: Callable[[Path], None], tmp_path: Path
 ) -> None:
     directory = shards(10)
     damage(directory, 5)
+    reseal(directory)
     with pytest.raises(DataError, match=r"\d+ x damaged.*max_bad_fraction.*train-000000"):
         fit(module(directory, steps=50), tmp_path)
 

@@ -15,7 +15,7 @@ import tifffile
 from numpy.typing import NDArray
 from PIL import Image
 
-from datamodules.decode import decode, orient
+from datamodules.decode import Box, decode, open_picture, orient
 from datamodules.guard import BadImageError
 
 Array = NDArray[Any]
@@ -126,6 +126,29 @@ def test_decode_lossless_file_keeps_every_level(name: str) -> None:
     assert pixels.dtype == expected.dtype
     np.testing.assert_array_equal(pixels, planes(expected))
     assert pixels.flags.c_contiguous
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_open_picture_says_what_read_gives_and_reads_any_box(name: str) -> None:
+    data, expected = EXACT[name]
+    picture = open_picture(data, what=name)
+    whole = planes(expected)
+    assert (picture.num_channels, picture.dtype) == (len(whole), whole.dtype.name)
+    assert picture.size == whole.shape[1:]
+    np.testing.assert_array_equal(picture.read(Box(2, 1, 2, 3)), whole[:, 2:4, 1:4])
+    np.testing.assert_array_equal(picture.read(at_least=(1, 1)), whole)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_open_picture_box_is_one_of_the_upright_picture(kind: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    picture = open_picture(saved(Image.fromarray(COLOUR8), kind, exif=exif), what="turned")
+    whole = orient(planes(COLOUR8), orientation)
+    assert picture.size == whole.shape[1:]
+    np.testing.assert_array_equal(picture.read(), whole)
+    np.testing.assert_array_equal(picture.read(Box(1, 2, 4, 3)), whole[:, 1:5, 2:5])
 
 
 def test_decode_palette_png_becomes_rgb() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from datamodules.pack import pack
 from mae.cli import main
 from mae.tasks.metrics_log import read_metrics
 from mae.tasks.pretrain import PretrainTask
@@ -198,6 +199,25 @@ def test_resume_on_other_data_is_refused_by_name_and_does_no_harm(
     assert "cannot continue on other data" in said.err
     assert mae("pretrain", "--resume", run).status == 0
     assert_same_run(whole, run)
+
+
+def test_resume_with_data_reset_goes_on_with_other_data_and_the_runs_statistics(
+    mae, stopped, class_images, tmp_path
+):
+    run = stopped(2)
+    other = tmp_path / "other"
+    pack(class_images, other, val_fraction=0.2)
+    before = read_checkpoint(run / "checkpoints" / "step-00000002.ckpt")["domain_mae"]
+    mae("pretrain", "--resume", run, "--data", other, "--seed_everything", 9, "--data-reset")
+    after = final(run)
+    assert after["domain_mae"]["image_spec"] == before["image_spec"]
+    assert after["UnlabeledShards"]["fingerprint"]["seed"] == 9
+    assert after["UnlabeledShards"]["samples_consumed"] == STEPS * 2 * 3
+
+
+def test_data_reset_without_resume_is_refused(config, shards, capsys):
+    assert main(["pretrain", str(config), "--data", str(shards), "--data-reset"]) != 0
+    assert "--resume RUN" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
