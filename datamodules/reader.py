@@ -21,6 +21,7 @@ from mae.errors import DataError, unknown_name
 
 Verify = Literal["open", "first", "always"]
 
+_OPEN_ATTEMPTS = 5
 _MIN_OPEN = 64  # shards kept open per process, unless the window needs more
 
 
@@ -114,6 +115,9 @@ class ShardReader:
         self.close()
 
     def _opened(self, shard: int) -> _OpenShard:
+        # A cache that has removed a shard gets its disk space back when the last reader closes it.
+        for number in [n for n, o in self._open.items() if not os.fstat(o.descriptor).st_nlink]:
+            os.close(self._open.pop(number).descriptor)
         limit = min(self.max_open, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         while len(self._open) >= limit:  # the one that has been open longest
             os.close(self._open.popitem(last=False)[1].descriptor)
@@ -123,18 +127,12 @@ class ShardReader:
 
     def _verified(self, shard: int) -> _OpenShard:
         """Open a shard and compare file, index and manifest."""
-        path, expected = self.files.path(shard), self.shards[shard]
-        try:
-            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        except OSError as error:
-            raise DataError(
-                f"shard {path} cannot be opened ({error.strerror}); copy it here or pack again"
-            ) from error
+        descriptor, expected = self._descriptor(shard), self.shards[shard]
         try:
             found = os.fstat(descriptor).st_size
             if found != expected.num_bytes:
                 raise DataError(
-                    f"shard {path} has {found:,} bytes, the manifest says "
+                    f"shard {self.name(shard)} has {found:,} bytes, the manifest says "
                     f"{expected.num_bytes:,}; copy it again"
                 )
             opened = self._with_index(descriptor, self.files.index(shard), shard)
@@ -144,6 +142,19 @@ class ShardReader:
             os.close(descriptor)
             raise
         return opened
+
+    def _descriptor(self, shard: int) -> int:
+        attempts = _OPEN_ATTEMPTS
+        while True:
+            path, attempts = self.files.path(shard), attempts - 1
+            try:
+                return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            except OSError as error:
+                if attempts and isinstance(error, FileNotFoundError):
+                    continue  # another process may have made room in the cache in between
+                raise DataError(
+                    f"shard {path} cannot be opened ({error.strerror}); copy it here or pack again"
+                ) from error
 
     def _with_index(self, descriptor: int, index: TarIndex, shard: int) -> _OpenShard:
         expected = self.shards[shard]

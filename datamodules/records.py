@@ -19,6 +19,7 @@ from datamodules.decode import Picture, open_picture
 from datamodules.decode.geometry import Size, cut
 from datamodules.decode.jpeg import Backend, fast_decoder
 from datamodules.guard import IMAGE_SUFFIXES, MAX_PIXELS, BadImageError
+from datamodules.labels import Label, read_label
 from datamodules.ledger import BadImage
 from datamodules.manifest import Manifest
 from datamodules.reader import ShardReader, Verify
@@ -30,11 +31,11 @@ Decode = Literal["exact", "scaled"]
 
 @dataclass(frozen=True)
 class Record:
-    """One sample: its key, pixels ``(chans, height, width)``, class index or None, and sidecar."""
+    """One sample: key, pixels ``(chans, height, width)``, label (`read_label`), and sidecar."""
 
     key: str
     pixels: NDArray[Any]
-    label: int | None
+    label: Label | None
     sidecar: bytes
 
     @property
@@ -50,7 +51,7 @@ class _Opened(NamedTuple):
     picture: Picture
     key: str
     what: str
-    label: int | None
+    label: Label | None
     sidecar: bytes
 
     def record(self, pixels: NDArray[Any]) -> Record:
@@ -101,7 +102,7 @@ class SplitRecords:
         fast_decoder(backend)  # a missing one is better found before the first batch
         self.split = split
         self.spec = manifest.spec
-        self.classes = manifest.classes
+        self.classes, self.multilabel = manifest.classes, manifest.multilabel
         self.max_pixels = max_pixels
         self.decode, self.backend = decode, backend
         shards = manifest.shards(split)
@@ -229,16 +230,5 @@ class SplitRecords:
             )
         return _Opened(picture, key, what, self._label(members, what), members.get("json", b""))
 
-    def _label(self, members: dict[str, bytes], what: str) -> int | None:
-        if self.classes is None:
-            return None
-        try:
-            label = int(members["cls"])
-        except (KeyError, ValueError):
-            label = -1
-        if not 0 <= label < len(self.classes):
-            raise DataError(
-                f"{what} has the class {members.get('cls', b'none')!r}; allowed: 0 … "
-                f"{len(self.classes) - 1}, the places in the manifest's classes"
-            )
-        return label
+    def _label(self, members: dict[str, bytes], what: str) -> Label | None:
+        return read_label(members, self.classes, multilabel=self.multilabel, what=what)

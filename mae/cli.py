@@ -17,6 +17,8 @@ from mae.errors import MAEError, did_you_mean
 VERBS: dict[str, tuple[str, str]] = {
     "demo": ("mae.commands.demo:demo", "the whole path on real satellite imagery, in minutes"),
     "pack": ("mae.commands.pack:pack", "images -> WebDataset shards with a manifest"),
+    "index": ("mae.commands.index:index", "a manifest for anybody's tars, which stay as they are"),
+    "inspect": ("mae.commands.inspect:inspect", "what is in shards, and whether they are whole"),
     "recipes": ("mae.commands.recipes:recipes", "list, show or copy the shipped recipes"),
     "pretrain": ("mae.commands.pretrain:pretrain", "masked-autoencoder pretraining from a recipe"),
     "finetune": ("mae.commands.finetune:finetune", "train encoder and head on labelled images"),
@@ -24,6 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "reconstruct": ("mae.commands.reconstruct:reconstruct", "pictures of what the model fills in"),
     "export": ("mae.commands.export:export", "encoder weights for elsewhere, with a proof"),
     "report": ("mae.commands.report:report", "one self-contained page about a run"),
+    "bench": ("mae.commands.bench:bench", "how fast this machine reads, decodes and augments"),
 }
 # These read their command line themselves.
 RAW_VERBS = frozenset({"pretrain", "finetune"})

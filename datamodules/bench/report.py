@@ -22,8 +22,8 @@ class Figure:
 
     Args:
         name: What is compared.
-        cpu: Ratio, or other number, by processor time; None where only time on the wall counts.
-        wall: The same by time on the wall.
+        cpu: Ratio by processor time, or of memory; None where only time on the wall counts.
+        wall: Ratio, or difference, by time on the wall.
         control: The other side against itself, by the clock that counts.
         target: Number to reach.
         better: Whether larger or smaller numbers reach it.
@@ -129,7 +129,7 @@ def _version(name: str) -> str:
 
 def _timing_table(group: str, cases: Mapping[str, Sequence[Timing]]) -> list[str]:
     width = max(len(group), *map(len, cases))
-    head = f"{group:<{width}}  {'CPU':>21}  {'wall':>21}  us per sample"
+    head = f"{group:<{width}}  {'CPU, us each':>24}  {'wall, us each':>24}"
     return [head] + [
         f"{name:<{width}}  {_spread(found, 'cpu')}  {_spread(found, 'wall')}"
         for name, found in cases.items()
@@ -138,11 +138,11 @@ def _timing_table(group: str, cases: Mapping[str, Sequence[Timing]]) -> list[str
 
 def _spread(timings: Sequence[Timing], clock: Clock) -> str:
     values = [timing.per_sample_us(clock) for timing in timings]
-    return f"{_short(median(values))} [{_short(min(values))}, {_short(max(values))}]"
-
-
-def _short(us: float) -> str:
-    return f"{us:6.1f}" if us < 1000 else f"{us:6.0f}"
+    middle, low, high = (
+        f"{us:,.1f}" if us < 1000 else f"{us:,.0f}"
+        for us in (median(values), min(values), max(values))
+    )
+    return f"{f'{middle} [{low}, {high}]':>24}"
 
 
 def _figure_table(figures: Sequence[Figure]) -> list[str]:
@@ -157,11 +157,13 @@ def _figure_table(figures: Sequence[Figure]) -> list[str]:
         )
         for f in figures
     ]
-    head = ("by CPU time", "by wall time", "same against itself", "target", "reached")
+    head = ("CPU time", "wall time", "control", "target", "reached")
     widths = [max(map(len, column)) for column in zip(head, *columns, strict=True)]
     lines = []
     for name, cells in zip(
-        ("median [lowest, highest]", *(f.name for f in figures)), (head, *columns), strict=True
+        ("figures: median [lowest, highest]", *(f.name for f in figures)),
+        (head, *columns),
+        strict=True,
     ):
         padded = (f"{cell:<{w}}" for cell, w in zip(cells, widths, strict=True))
         lines.append(f"{name:<{width}}  {'  '.join(padded)}".rstrip())
@@ -171,11 +173,11 @@ def _figure_table(figures: Sequence[Figure]) -> list[str]:
 def _ratio(found: Ratio | None, unit: str) -> str:
     if found is None:
         return ""
-    return f"{found.median:.2f} {unit} [{found.low:.2f}, {found.high:.2f}]"
+    return f"{found.median:.2f}{unit} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def _target(figure: Figure) -> str:
     if figure.target is None:
         return ""
     sign = ">=" if figure.better == "larger" else "<="
-    return f"{sign} {figure.target:g} {figure.unit}"
+    return f"{sign} {figure.target:g}{figure.unit}"

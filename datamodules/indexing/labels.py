@@ -68,14 +68,14 @@ def find_labels(findings: Findings, names: tuple[str, ...] | None) -> Labels:
     if not multilabel:
         _refuse_partly_labelled(findings, total.num_labelled)
     num_classes = max(total.classes, default=-1) + 1
-    if names is None:
-        return Labels(_own_names(total.names, num_classes), multilabel)
-    if len(names) < num_classes:
+    if names is not None and len(names) < num_classes:
         raise DataError(
             f"the samples have classes up to {num_classes - 1}, but {len(names)} names are given; "
             f"give {num_classes} names, one per line"
         )
-    return Labels(names, multilabel)
+    if multilabel:
+        return Labels(_listed_names(total.names, num_classes, names), multilabel=True)
+    return Labels(names or _own_names(total.names, num_classes))
 
 
 def _refuse_partly_labelled(findings: Findings, num_labelled: int) -> None:
@@ -92,6 +92,30 @@ def _refuse_partly_labelled(findings: Findings, num_labelled: int) -> None:
             f"one: {'; '.join(partly[:_NUM_NAMED])}{more}. Add what is missing, index labelled and "
             f"unlabelled shards apart, or leave labels out with --ignore cls"
         )
+
+
+def _listed_names(
+    found: Mapping[int, str], num_classes: int, names: tuple[str, ...] | None
+) -> tuple[str, ...]:
+    """Return the names of classes whose sidecars hold names and indices.
+
+    Raises:
+        DataError: If they contradict each other, or the names that are given.
+    """
+    own = tuple(found.get(number, str(number)) for number in range(num_classes))
+    if "" in own or len(set(own)) < num_classes:
+        raise DataError(
+            "the .json of some samples give one class two names, or two classes one name; correct "
+            "their labels and classes, or leave them out with --ignore json"
+        )
+    for number, name in found.items():
+        if names is not None and names[number] != name:
+            raise DataError(
+                f"class {number} is called {name!r} by the .json of its samples and "
+                f"{names[number]!r} by the names that are given; leave the names out, or make them "
+                f"agree"
+            )
+    return names or own
 
 
 def _own_names(names: Mapping[int, str], num_classes: int) -> tuple[str, ...]:

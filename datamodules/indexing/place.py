@@ -9,12 +9,13 @@ from __future__ import annotations
 import csv
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from datamodules.ledger import LEDGER_FILE
 from datamodules.locations import is_url
@@ -23,6 +24,8 @@ from datamodules.shardfiles import index_location
 from datamodules.tarindex import INDEX_SUFFIX, TarIndex
 from mae.errors import OutputError
 from mae.files import atomic_write
+
+_SCRATCH = ".index.tmp"
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,6 @@ class IndexPlace:
         places = {index_location(str(self.directory), info): info for info in manifest.shard_list}
         for place, info in places.items():
             atomic_write(place, partial(shutil.copyfile, self._kept(info.index_sha256)))
-        for old in (self.directory / "indexes").glob(f"*{INDEX_SUFFIX}"):
-            if old not in places:
-                old.unlink()
         if bad_rows:
             atomic_write(self.directory / LEDGER_FILE, lambda path: _write_rows(path, bad_rows))
         else:
@@ -71,6 +71,9 @@ class IndexPlace:
         atomic_write(
             self.directory / FILE_NAME, lambda path: path.write_text(text, encoding="utf-8")
         )
+        for old in (self.directory / "indexes").glob(f"*{INDEX_SUFFIX}"):
+            if old not in places:
+                old.unlink()
 
     def _kept(self, digest: str) -> Path:
         return self.scratch / f"{digest}{INDEX_SUFFIX}"
@@ -94,16 +97,26 @@ def index_place(
     _check(directory, locations, overwrite=overwrite)
     is_new = not directory.exists()
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".index-", suffix=".tmp", dir=directory))
+        scratch = directory / _SCRATCH
+        scratch.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(scratch / "lock")
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise OutputError(
+            f"another process is indexing into {directory}; wait for it, or give another directory "
+            f"as OUT"
+        ) from error
     except OSError as error:
         raise OutputError(
             f"{directory} cannot be written ({error.strerror}); give another directory as OUT"
         ) from error
     try:
+        for old in scratch.glob("*.*"):  # of a process that was killed
+            old.unlink()
         yield IndexPlace(directory, scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+        lock.release()
         if is_new and not any(directory.iterdir()):
             directory.rmdir()
 
@@ -120,7 +133,8 @@ def _check(directory: Path, locations: Sequence[str], *, overwrite: bool) -> Non
     inside = [path for path in inside if path.is_relative_to(directory)]
     if directory.exists() and not directory.is_dir():
         raise OutputError(f"{directory} is a file; give a directory as OUT")
-    if directory.exists() and any(directory.iterdir()) and not (inside or manifest.exists()):
+    others = [path for path in directory.glob("*") if path.name != _SCRATCH]
+    if others and not (inside or manifest.exists()):
         raise OutputError(
             f"{directory} holds files, but neither these shards nor a {FILE_NAME}; give a new "
             f"directory as OUT"

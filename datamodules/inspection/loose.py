@@ -25,7 +25,7 @@ class LooseShard:
 
     location: str
     ignore: tuple[str, ...] = ()
-    scratch: Path | None = None
+    scratch: Path = Path()
 
     def path(self, shard: int) -> Path:
         """Return the local file; a remote one is fetched first.
@@ -34,10 +34,8 @@ class LooseShard:
             DataError: If it cannot be fetched.
         """
         del shard
-        if self.scratch is None or not is_url(self.location):
-            return Path(self.location)
-        local = self.scratch / f"{hashlib.sha256(self.location.encode()).hexdigest()}.tar"
-        if not local.exists():
+        local = self._local
+        if is_url(self.location) and not local.exists():
             _fetch(self.location, local)
         return local
 
@@ -59,8 +57,14 @@ class LooseShard:
 
     def release(self) -> None:
         """Remove what was fetched."""
-        if self.scratch is not None and is_url(self.location):
-            self.path(0).unlink()
+        if is_url(self.location):
+            self._local.unlink(missing_ok=True)
+
+    @property
+    def _local(self) -> Path:
+        if not is_url(self.location):
+            return Path(self.location)
+        return self.scratch / f"{hashlib.sha256(self.location.encode()).hexdigest()}.tar"
 
 
 def _write(file: IO[bytes], block: bytes) -> None:

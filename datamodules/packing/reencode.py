@@ -18,6 +18,7 @@ from datamodules.decode import Pixels
 from datamodules.guard import BadImageError
 from mae.errors import ConfigError
 
+_BICUBIC = Image.Resampling.BICUBIC
 _MAX_JPEG_PX = 65_500  # libjpeg's JPEG_MAX_DIMENSION
 
 
@@ -77,7 +78,11 @@ def resize(pixels: Pixels, scale: float) -> Pixels:
         scale: New side / old side, below 1.
     """
     height, width = (max(1, round(side * scale)) for side in pixels.shape[1:])
-    resized = np.stack([_resize_plane(plane, (width, height)) for plane in pixels])
+    if pixels.dtype == np.uint8 and len(pixels) in (1, 3):
+        small = np.asarray(_picture(pixels).resize((width, height), _BICUBIC))
+        resized = small[None] if small.ndim == 2 else small.transpose(2, 0, 1)
+    else:
+        resized = np.stack([_resize_plane(plane, (width, height)) for plane in pixels])
     low, high = pixels.min(axis=(1, 2)), pixels.max(axis=(1, 2))
     if pixels.dtype.kind in "iu":
         resized = np.rint(resized)
@@ -85,10 +90,8 @@ def resize(pixels: Pixels, scale: float) -> Pixels:
 
 
 def _resize_plane(plane: Pixels, size: tuple[int, int]) -> Pixels:
-    exact = (
-        plane if plane.dtype == np.uint8 else plane.astype(np.float32)
-    )  # holds all 16-bit levels
-    return np.asarray(Image.fromarray(exact).resize(size, Image.Resampling.BICUBIC))
+    exact = plane.astype(np.float32, copy=False)  # holds all levels of 16 bit
+    return np.asarray(Image.fromarray(exact).resize(size, _BICUBIC))
 
 
 def _encode(pixels: Pixels, quality: int | None, *, what: str) -> bytes:
@@ -119,5 +122,5 @@ def _encode(pixels: Pixels, quality: int | None, *, what: str) -> bytes:
 
 
 def _picture(pixels: Pixels) -> Image.Image:
-    planes = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
-    return Image.fromarray(np.ascontiguousarray(planes))
+    planes = [Image.fromarray(plane) for plane in pixels]
+    return planes[0] if len(planes) == 1 else Image.merge("RGB", planes)

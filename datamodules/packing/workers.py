@@ -95,9 +95,9 @@ class Team:
                     yield running.pop(future), future.result()
         except self.lost as error:
             raise LostWorkerError(
-                f"a worker was ended from outside, most likely because memory ran out; run again "
-                f"with fewer --workers. In a script of your own, call pack() below "
-                f"`if __name__ == '__main__':`"
+                "a worker was ended from outside, most likely because memory ran out; run again "
+                "with fewer --workers. In a script of your own, call pack() below "
+                "`if __name__ == '__main__':`"
             ) from error
         finally:
             for future in running:

@@ -217,7 +217,7 @@ def _publish(place: Workplace, out: Path) -> None:
 def _clean_up(above: Path, place: Workplace, error: BaseException) -> str:
     """Remove what is of no use, and say what was kept."""
     would_recur = isinstance(error, MAEError) and not isinstance(
-        error, LostWorkerError | OutputError
+        error, UnfinishedError | OutputError
     )
     num_done = 0 if would_recur else place.count_done()
     if not num_done:

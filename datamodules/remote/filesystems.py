@@ -22,6 +22,8 @@ SCHEMES = ("http", "https", "s3", "gs", "gcs", "file", "memory")
 _FAMILY = {"https": "http", "gcs": "gs"}
 _CONNECT_S = 30.0
 _PASSING_STATUS = (408, 425, 429)  # request timeout, too early, too many requests
+_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")  # botocore
+_NO_ADDRESS = ("InvalidURL", "ParamValidationError")  # aiohttp's, botocore's
 _LIBRARIES = ("aiohttp", "aiobotocore", "botocore", "fsspec", "gcsfs", "google", "s3fs", "urllib3")
 
 Kind = Literal["missing", "forbidden", "refused", "passing", "defect"]
@@ -109,17 +111,14 @@ def kind_of(error: Exception) -> Kind:
     status = _status(error)
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         return "missing"
-    if (
-        isinstance(error, PermissionError)
-        or status in (401, 403)
-        or type(error).__name__ == "NoCredentialsError"
-    ):
+    name = type(error).__name__
+    if isinstance(error, PermissionError) or status in (401, 403) or name in _NO_CREDENTIALS:
         return "forbidden"
     if status is not None and 300 <= status < 500 and status not in _PASSING_STATUS:
         return "refused"
     if isinstance(error, ssl.SSLCertVerificationError | IsADirectoryError | NotADirectoryError):
         return "refused"
-    if type(error).__name__ == "InvalidURL":  # aiohttp's
+    if name in _NO_ADDRESS:
         return "refused"
     modules = {base.__module__.partition(".")[0] for base in type(error).__mro__}
     if isinstance(error, OSError) or not modules.isdisjoint(_LIBRARIES):

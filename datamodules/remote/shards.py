@@ -108,6 +108,10 @@ class CachedShards:
         if wanted is None:
             at = index_location(str(self.cache.directory) if is_url(self.root) else self.root, info)
             return matching_index(Path(self.locations[shard]), info, at=at, ignore=self.ignore)
+        with contextlib.suppress(DataError):  # it mostly is here, and needs no lock
+            index = TarIndex.load(index_path(self.cache.path(wanted.key)))
+            if index.digest == info.index_sha256:
+                return index
         with self._named(shard):
             while True:
                 self.cache.get(wanted, next_uses=self.next_uses)
@@ -176,10 +180,10 @@ class CachedShards:
         beside = location.removesuffix(".tar") + INDEX_SUFFIX
         central = join(self.root, f"indexes/{info.index_sha256}{INDEX_SUFFIX}")
         # `mae pack` puts an index beside its shard; `mae index` leaves the shards' folder alone.
-        is_ours = location != info.path
+        is_below_root = location != info.path
         max_bytes = max(info.num_bytes, _MIN_INDEX_BYTES)
         patience = replace(self.cache.patience, attempts=_INDEX_ATTEMPTS)
-        for place in (beside, central) if is_ours else (central, beside):
+        for place in (beside, central) if is_below_root else (central, beside):
             with contextlib.suppress(OSError, DataError):
                 if not is_url(place):
                     return Path(place).read_bytes()

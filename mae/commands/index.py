@@ -87,6 +87,8 @@ def _describe(summary: IndexSummary) -> Iterator[str]:
             f"images that cannot be used stay in the shards: {reasons}; listed in "
             f"{summary.out / 'bad_images.csv'}"
         )
+    if "val" not in manifest.splits:
+        yield "note: no val split; pretraining will have no loss on fixed masks"
     yield from (f"note: {note}" for note in summary.notes)
     verb = "probe RUN" if manifest.classes else "pretrain RECIPE"
     yield f"next: mae {verb} --data {summary.out}"

@@ -22,6 +22,8 @@ def inspect(
     ignore: str = "",
     workers: int | None = None,
     max_pixels: int = 100_000_000,
+    shard_cache: str | None = None,
+    shard_cache_gib: float = 100.0,
 ) -> None:
     """Show what is in shards, and compare them with their manifest.
 
@@ -36,6 +38,8 @@ def inspect(
         ignore: Suffixes of members to pass over, as txt,npy; a manifest has its own.
         workers: Processes; as many as there are processors without a value.
         max_pixels: Largest height x width of an image.
+        shard_cache: Folder for remote shards; one in the user's cache without a value.
+        shard_cache_gib: Disk that remote shards may take there.
 
     Raises:
         MAEError: If the shards differ from their manifest, or images cannot be used.
@@ -58,6 +62,8 @@ def inspect(
             num_sheet=sheet_images if sheet is not None else 0,
             ignore=tuple(filter(None, ignore.split(","))),
             max_pixels=max_pixels,
+            cache=None if shard_cache is None else Path(shard_cache),
+            cache_gib=shard_cache_gib,
             workers=usable_cpus() if workers is None else workers,
             on_progress=on_progress,
         )

@@ -271,3 +271,10 @@ def empty_index() -> bytes:
     names = ("keys", "key_ends", "suffixes", "suffix_ends", "offsets", "sizes", "crcs", "num_bytes")
     arrays = {name: np.zeros(0, kinds.get(name, np.int64)) for name in names}
     return bytes(save(arrays | {"first": np.zeros(1, np.int64)}))
+
+
+def huge_index(num_bytes: int) -> bytes:
+    """Return the beginning of an index file that is so long."""
+    described = {"keys": {"dtype": "U8", "shape": [num_bytes], "data_offsets": [0, num_bytes]}}
+    text = json.dumps(described).encode()
+    return struct.pack("<Q", len(text)) + text

@@ -116,6 +116,37 @@ def test_read_missing_shard_is_named(shards: Callable[..., Path]) -> None:
         reader.read(0, 0)
 
 
+def test_read_shard_removed_between_path_and_open_is_asked_for_again(
+    shards: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = open_reader(shards(3))
+    path, content = path_of(reader), path_of(reader).read_bytes()
+    asked: list[int] = []
+
+    def vanishing(shard: int) -> Path:
+        asked.append(shard)
+        if len(asked) < 3:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_bytes(content)
+        return path
+
+    monkeypatch.setattr(reader.files, "path", vanishing)
+    monkeypatch.setattr(reader.files, "index", open_reader(path.parent).files.index)
+    reader.read(0, 0)
+    assert asked == [0, 0, 0]
+
+
+def test_read_removed_shards_are_closed_when_another_opens(shards: Callable[..., Path]) -> None:
+    reader = open_reader(shards(4, shard_size=2))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    reader.read(0, 0)
+    path_of(reader).unlink()
+    reader.read(0, 1)  # still open
+    reader.read(1, 0)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before + 1
+
+
 def test_read_file_cut_while_open_is_refused(shards: Callable[..., Path]) -> None:
     reader = open_reader(shards(3))
     reader.read(0, 0)

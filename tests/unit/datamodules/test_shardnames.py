@@ -17,7 +17,10 @@ from mae.errors import ConfigError, DataError
         (["a-003.tar", "a-004.tar", "a-007.tar"], ["a-N.tar lacks 2: 5-6"]),
         (["a-0.tar", "a-1.tar", "b-0.tar", "b-2.tar"], ["b-N.tar lacks 1: 1"]),
         (["a-00-of-04.tar", "a-02-of-04.tar"], ["a-N-of-04.tar lacks 2: 1, 3"]),
-        (["a-00-of-99999999999.tar"], ["a-N-of-99999999999.tar lacks 99,999,999,998: 1-99999999998"]),
+        (
+            ["a-00-of-99999999999.tar"],
+            ["a-N-of-99999999999.tar lacks 99,999,999,998: 1-99999999998"],
+        ),
         (["a-0.tar", "a-1.tar"], []),
         (["one.tar", "two.tar"], []),
         (["scene_10012.tar", "scene_98771.tar"], []),  # identifiers, no numbering
@@ -41,6 +44,7 @@ def test_gaps_counts_what_is_not_there(numbers: set[int]) -> None:
 
 def test_late_starts_names_series_without_their_beginning() -> None:
     assert late_starts(["a-005.tar", "a-006.tar"]) == ["a-N.tar begins at number 5"]
+    assert late_starts(["a-2.tar", "a-3.tar"]) == ["a-N.tar begins at number 2"]
     assert late_starts(["a-001.tar", "a-002.tar"]) == []
 
 
@@ -81,7 +85,7 @@ def test_splits_of_rule_and_expression_decide() -> None:
     names = ["p1/a0.tar", "p2/a1.tar"]
     assert splits_of(names, "val") == ["val", "val"]
     assert splits_of(["x.training.tar", "x.dev.tar"], "names", r"x\.(\w+)") == ["train", "val"]
-    with pytest.raises(DataError, match="finds no split in 'p1/a0.tar'"):
+    with pytest.raises(DataError, match=r"finds no split in 'p1/a0.tar'"):
         splits_of(names, "names", "train")
     with pytest.raises(DataError, match="unknown split 'p1'"):
         splits_of(names, "names", "p.")
@@ -89,5 +93,5 @@ def test_splits_of_rule_and_expression_decide() -> None:
         splits_of(names, "names", "(")
     with pytest.raises(ConfigError, match="give one of them"):
         splits_of(names, "train", "p.")
-    with pytest.raises(ConfigError, match="unknown split 'tran'.*train"):
+    with pytest.raises(ConfigError, match=r"unknown split 'tran'.*train"):
         splits_of(names, "tran")  # type: ignore[arg-type]

@@ -108,6 +108,18 @@ def test_epoch_buffer_of_one_shuffles_shards_alone(tmp_path: Path) -> None:
     assert keys(ShardStream(stream.locations, seed=0), 0) != order
 
 
+def test_epoch_one_shard_is_shuffled_by_seed_epoch_and_reader(tmp_path: Path) -> None:
+    paths = write_shards(tmp_path, [9])
+    orders = [keys(ShardStream(paths, seed=seed), epoch) for seed in (0, 1) for epoch in (0, 1)]
+    assert len({tuple(order) for order in orders}) == 4
+    turns = [
+        [int(key[2:]) for key in keys(ShardStream(paths, seed=0), 0, Reader(r, 3))]
+        for r in range(3)
+    ]
+    assert [sorted(turn) for turn in turns] == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
+    assert len({tuple(number // 3 for number in turn) for turn in turns}) > 1
+
+
 def test_epoch_pipe_equals_file(tmp_path: Path) -> None:
     (path,) = write_shards(tmp_path, [5])
     assert keys(ShardStream([f"pipe:cat {path}"], seed=0), 0) == keys(
@@ -170,7 +182,9 @@ def test_epoch_same_key_in_two_shards_stays_two_samples(tmp_path: Path) -> None:
     one = write_tar(tmp_path / "1.tar", [("a.png", b"1"), ("k.png", b"1")])
     two = write_tar(tmp_path / "2.tar", [("k.png", b"2"), ("z.png", b"2")])
     stream = ShardStream([str(one), str(two)], seed=0, shuffle_buffer=1)
-    assert sorted(keys(stream, 0)) == ["a", "k", "k", "z"]
+    orders = [keys(stream, epoch) for epoch in range(6)]
+    assert ["a", "k", "k", "z"] in orders
+    assert all(sorted(order) == ["a", "k", "k", "z"] for order in orders)
 
 
 class Canary:

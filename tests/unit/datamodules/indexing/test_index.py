@@ -93,7 +93,7 @@ def test_index_shards_written_by_tar_read_back_as_tarfile_reads_them(
     png: Png, tmp_path: Path, kind: str
 ) -> None:
     for number in range(4):
-        folder = tmp_path / "src" / ("a long name of a folder " * 5) / f"{'x' * 60}"
+        folder = tmp_path / "src" / ("a long name of a folder " * 4) / f"{'x' * 60}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"ü{number}.png").write_bytes(png(number))
     path = tmp_path / "tars" / "a.tar"
@@ -179,6 +179,21 @@ def test_index_shards_multilabel_sidecars_are_understood(write_tar: Write, png: 
     assert any("1 of 2 images have an empty list" in note for note in summary.notes)
 
 
+def test_index_shards_contradicting_names_are_refused(
+    write_tar: Write, png: Png, tmp_path: Path
+) -> None:
+    one = {"labels": ["cat"], "classes": [2]}
+    path = write_tar("tars/a.tar", {"1.png": png(1), "1.json": one})
+    assert index_shards(str(path), tmp_path / "o").manifest.classes == ("0", "1", "cat")
+    (tmp_path / "names.txt").write_text("a\nb\nc\n")
+    with pytest.raises(DataError, match=r"class 2 is called 'cat' by .* and 'c' by the names"):
+        index_shards(str(path), tmp_path / "none", classes=tmp_path / "names.txt")
+    other = {"labels": ["dog"], "classes": [2]}
+    members = {"1.png": png(1), "1.json": one, "2.png": png(2), "2.json": other}
+    with pytest.raises(DataError, match="give one class two names"):
+        index_shards(str(write_tar("tars/a.tar", members)), tmp_path / "none")
+
+
 def test_index_shards_bad_images_stay_and_are_listed(
     write_tar: Write, png: Png, tmp_path: Path
 ) -> None:
@@ -255,7 +270,7 @@ def test_index_shards_all_damaged_shards_are_named(tars: Path) -> None:
 def test_index_shards_sample_cut_in_two_is_refused(write_tar: Write, png: Png) -> None:
     write_tar("tars/a-0.tar", {"1.png": png(1), "2.png": png(2)})
     path = write_tar("tars/a-1.tar", {"2.json": {}, "3.png": png(3)})
-    with pytest.raises(DataError, match="'2' is cut in two: png at the end of .*a-0.tar, json"):
+    with pytest.raises(DataError, match=r"'2' is cut in two: png at the end of .*a-0.tar, json"):
         index_shards(str(path.parent))
 
 
@@ -291,7 +306,11 @@ def test_index_shards_impossible_options_are_refused(tars: Path, tmp_path: Path)
         index_shards(f"{tars}/train-*.tar")
     with pytest.raises(ConfigError, match="workers is 0"):
         index_shards(str(tars), workers=0)
-    for text, fault in (("a\na\n", "has 'a' twice"), ("", "no line at all"), ("a\n\n", "empty line")):
+    for text, fault in (
+        ("a\na\n", "has 'a' twice"),
+        ("", "no line at all"),
+        ("a\n\n", "empty line"),
+    ):
         (tmp_path / "names.txt").write_text(text)
         with pytest.raises(DataError, match=fault):
             index_shards(str(tars), classes=tmp_path / "names.txt")

@@ -63,10 +63,31 @@ def test_index_place_failure_leaves_nothing(tmp_path: Path, is_there: bool) -> N
     out = tmp_path / "out"
     if is_there:
         out.mkdir()
-    with pytest.raises(DataError), index_place(out, [], overwrite=False) as place:
-        (place.scratch / "half").write_bytes(b"x")
-        raise DataError("found out late")
+
+    def fail_late() -> None:
+        with index_place(out, [], overwrite=False) as place:
+            (place.scratch / "half").write_bytes(b"x")
+            raise DataError("found out late")
+
+    with pytest.raises(DataError, match="found out late"):
+        fail_late()
     assert [*out.iterdir()] == [] if is_there else not out.exists()
+
+
+def test_index_place_goes_on_after_a_kill(tar: Path, tmp_path: Path) -> None:
+    left_over = tmp_path / "out" / ".index.tmp"
+    left_over.mkdir(parents=True)
+    (left_over / "half.tar").touch()
+    index_shards(str(tar), tmp_path / "out")
+    assert not left_over.exists()
+
+
+def test_index_place_is_used_by_one_process_at_a_time(tar: Path, tmp_path: Path) -> None:
+    with (
+        index_place(tmp_path / "out", [], overwrite=False),
+        pytest.raises(OutputError, match="another process is indexing"),
+    ):
+        index_shards(str(tar), tmp_path / "out")
 
 
 def test_index_place_foreign_folder_is_refused(tar: Path, tmp_path: Path) -> None:
@@ -81,6 +102,6 @@ def test_index_place_foreign_folder_is_refused(tar: Path, tmp_path: Path) -> Non
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_index_place_read_only_folder_is_refused_at_once(tar: Path) -> None:
     tar.parent.chmod(0o500)
-    with pytest.raises(OutputError, match="give .* directory .* as OUT"):
+    with pytest.raises(OutputError, match=r"give .* directory .* as OUT"):
         index_shards(str(tar.parent))
     tar.parent.chmod(0o700)

@@ -32,7 +32,9 @@ def test_count_values_of_whole_numbers_is_exact(dtype: str) -> None:
 
 
 FLOATS = hnp.arrays(
-    np.float32, (1, 3, 7), elements=st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
+    np.float32,
+    (1, 3, 7),
+    elements=st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False),
 )
 
 

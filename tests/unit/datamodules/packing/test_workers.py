@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from datamodules.pack import pack
 from datamodules.packing.workers import (
@@ -112,30 +113,37 @@ def test_pack_lost_worker_keeps_what_is_finished(
     assert pack(source, out, **options).num_kept_shards >= 3
 
 
-def test_pack_processes_end_with_a_parent_that_is_killed(
-    image_folder: Callable[..., Path], tmp_path: Path
-) -> None:
-    source = image_folder(40, size=(200, 200))
+def test_pack_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    Image.new("RGB", (3000, 3000)).save(tmp_path / "in" / "0.png")
+    for number in range(1, 400):
+        os.link(tmp_path / "in" / "0.png", tmp_path / "in" / f"{number}.png")
     script = tmp_path / "script.py"
     script.write_text(
         "import sys\nfrom datamodules.pack import pack\n"
         "if __name__ == '__main__':\n"
-        "    pack(sys.argv[1], sys.argv[2], shard_size=20, workers=2)\n"
+        "    pack(sys.argv[1], sys.argv[2], shard_size=200, workers=2, duplicates='keep')\n"
     )
-    marker = str(tmp_path / "out")
-    with subprocess.Popen([sys.executable, script, source, marker]) as process:
-        children: list[str] = []
-        while len(children) < 2:
+    running = tmp_path / ".out.partial"
+    with subprocess.Popen([sys.executable, script, tmp_path / "in", tmp_path / "out"]) as process:
+        while len(list(running.glob("*/running/*.progress"))) < 2:
             assert process.poll() is None
             time.sleep(0.01)
-            command = ["pgrep", "-P", str(process.pid), "-f", "spawn_main"]
-            children = subprocess.run(command, capture_output=True, text=True).stdout.split()
-        time.sleep(0.5)
+        command = ["pgrep", "-P", str(process.pid), "-f", "spawn_main"]
+        children = subprocess.run(command, capture_output=True, text=True).stdout.split()
         process.kill()
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{child}").exists() for child in children):
+    assert len(children) == 2
+    deadline = time.monotonic() + 3  # packing goes on for much longer
+    while any(is_running(child) for child in children):
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.01)
+
+
+def is_running(process: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_pack_script_without_a_guard_is_told_what_to_do(

@@ -139,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.silent.wait(0.02)
                 self.wfile.write(body[begin : begin + max(half // 8, 1)])
         elif fault == "stall":
-            self.server.silent.wait(5)
+            self.server.silent.wait(60)
         elif fault == "reset":  # no last packet but an RST
             linger = struct.pack("ii", 1, 0)
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)

@@ -304,6 +304,17 @@ def test_get_waits_for_room_that_others_fill(
     assert held(cache, shards) == [1]
 
 
+def test_room_is_reserved_before_the_first_byte(
+    http_store: Store, content: Callable[..., bytes], tmp_path: Path
+) -> None:
+    cache = cache_at(tmp_path, shards=1)
+    first, second = shards_at(http_store, content, 2)
+    with cache.locked(first.key):
+        assert cache._has_room(first, {}, before=-1)
+        assert not cache._has_room(second, {}, before=-1)
+    assert cache._has_room(second, {}, before=-1)  # the first was left behind
+
+
 def test_fetch_ahead_removes_nothing_that_is_needed_before(
     http_store: Store, content: Callable[..., bytes], tmp_path: Path
 ) -> None:

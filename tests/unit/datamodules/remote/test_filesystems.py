@@ -133,10 +133,14 @@ def test_kind_of_sorts_errors(make: Callable[[], Exception], kind: str) -> None:
     assert kind_of(make()) == kind
 
 
-def test_kind_of_missing_credentials() -> None:
-    import botocore.exceptions
+def test_kind_of_settings_that_are_missing_or_wrong() -> None:
+    import aiohttp
+    from botocore import exceptions
 
-    assert kind_of(botocore.exceptions.NoCredentialsError()) == "forbidden"
+    assert kind_of(exceptions.NoCredentialsError()) == "forbidden"
+    assert kind_of(exceptions.ProfileNotFound(profile="x")) == "forbidden"
+    assert kind_of(exceptions.ParamValidationError(report="bad bucket name")) == "refused"
+    assert kind_of(aiohttp.InvalidURL("http://")) == "refused"
 
 
 def _read(urls: list[str], answers: Any) -> None:

@@ -117,6 +117,7 @@ def test_index_is_fetched_once_and_kept(
     stored = index_path(files.path(0)).read_bytes()
     assert stored == index_path(shards.folder / shards.infos[0].path).read_bytes()
     asked = len(http_store.server.asked)
+    assert http_store.server.asked[-1].endswith(INDEX_SUFFIX)
     assert files.index(0).digest == shards.infos[0].index_sha256
     assert len(http_store.server.asked) == asked
 
