@@ -26,6 +26,7 @@ from mae.errors import DataError
 _SUFFIX = ".tar"
 _OURS = (FILE_NAME, LEDGER_FILE, "left_out.csv")
 _NUM_NAMED = 5
+_MAX_SHOWN = 80  # letters of what may be no name at all
 _STALL_S = 60.0  # without an answer of an object store
 _GLOB = re.compile(r"[*?\[]")
 
@@ -197,7 +198,10 @@ def _add_file(found: _Found, path: Path) -> None:
     for line in lines:
         if line.strip() and not line.startswith("#"):
             for name in expand(line.strip()):
-                _add(found, name, base=path.parent)
+                try:
+                    _add(found, name, base=path.parent)
+                except (OSError, ValueError):  # a line of prose is no name of a file
+                    found.missing.append(name[:_MAX_SHOWN])
 
 
 def _missing(found: _Found, source: str) -> str:

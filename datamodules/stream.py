@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from datamodules.augment import Augment, Crop, Flips
-from datamodules.decode.jpeg import Backend
 from datamodules.guard import MAX_PIXELS
 from datamodules.loading import BatchLoader, Seat, StreamSampler
 from datamodules.locations import expand, is_url
@@ -60,7 +59,6 @@ class StreamedShards(ImageDataModule):
         max_bad_fraction: Share of undecodable images, which are replaced, before the run stops.
         max_pixels: Largest height x width of a stored image.
         decode: ``exact``, or ``scaled``: JPEGs are decoded smaller where a view allows it.
-        backend: What decodes JPEG: ``pillow``, ``simplejpeg``, or ``auto``.
         multiprocessing_context: How workers start; the platform's way without a value.
 
     Raises:
@@ -91,7 +89,6 @@ class StreamedShards(ImageDataModule):
         max_bad_fraction: float = 0.001,
         max_pixels: int = MAX_PIXELS,
         decode: Decode = "exact",
-        backend: Backend = "auto",
         multiprocessing_context: StartMethod | None = None,
     ):
         if epochs is not None:
@@ -112,8 +109,7 @@ class StreamedShards(ImageDataModule):
             max_bad_fraction=max_bad_fraction,
             multiprocessing_context=multiprocessing_context,
         )
-        self.max_pixels, self.measured_images = max_pixels, measured_images
-        self.decode, self.backend = decode, backend
+        self.max_pixels, self.decode, self.measured_images = max_pixels, decode, measured_images
         check_positive(self, "measured_images", "max_pixels")
         self.augment = Augment(self.img_size, crop=crop, scale=scale, flips=flips)
         given = [urls] if isinstance(urls, str) else urls
@@ -127,7 +123,8 @@ class StreamedShards(ImageDataModule):
             shuffle_buffer=shuffle_buffer,
             ignore_suffixes=ignore_suffixes or (),
         )
-        self.source = f"{shown(locations[0])} and {len(locations) - 1:,} further shards"
+        further = f" and {len(locations) - 1:,} further shards" if len(locations) > 1 else ""
+        self.source = shown(locations[0]) + further
         self.resumes = 0  # how often the run was interrupted
         self._spec = _read_spec(spec_file) if spec_file else None
         self._was_described = False
@@ -173,7 +170,6 @@ class StreamedShards(ImageDataModule):
             spec=self.spec,
             max_pixels=self.max_pixels,
             decode=self.decode,
-            backend=self.backend,
             first_epoch=self.resumes * _EPOCHS_PER_LIFE,
             rank=self._rank,
             world_size=self._world_size,

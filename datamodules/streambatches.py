@@ -18,7 +18,6 @@ from torch.utils.data import Dataset
 from datamodules.augment import Augment
 from datamodules.decode import Picture, Pixels, open_picture
 from datamodules.decode import decode as decode_image
-from datamodules.decode.jpeg import Backend, fast_decoder
 from datamodules.guard import BadImageError
 from datamodules.ledger import BadImage
 from datamodules.loading import Batch, collate
@@ -45,13 +44,12 @@ class StreamBatches(Dataset[Batch]):
         spec: Kind of pixels that every image must have.
         max_pixels: Largest height x width of an image.
         decode: ``scaled`` decodes JPEGs smaller where a view allows it; see `SplitRecords`.
-        backend: What decodes JPEG; the pixels do not depend on it.
         first_epoch: Number of the first pass.
         rank: Number of this rank.
         world_size: Number of ranks.
 
     Raises:
-        ConfigError: If `decode` is unknown, or the backend is missing.
+        ConfigError: If `decode` is unknown.
     """
 
     def __init__(
@@ -62,16 +60,14 @@ class StreamBatches(Dataset[Batch]):
         spec: ImageSpec,
         max_pixels: int,
         decode: Decode = "exact",
-        backend: Backend = "auto",
         first_epoch: int = 0,
         rank: int = 0,
         world_size: int = 1,
     ):
         if decode not in get_args(Decode):
             raise unknown_name("decode", decode, get_args(Decode))
-        fast_decoder(backend)  # a missing one is better found before the first batch
         self.stream, self.augment, self.spec = stream, augment, spec
-        self.max_pixels, self.decode, self.backend = max_pixels, decode, backend
+        self.max_pixels, self.decode = max_pixels, decode
         self.first_epoch = first_epoch
         self.rank, self.world_size = rank, world_size
         self._samples: Iterator[StreamSample] | None = None
@@ -79,7 +75,7 @@ class StreamBatches(Dataset[Batch]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open stream behind: each process reads its own."""
-        return self.__dict__ | {"_samples": None, "_last": -1}
+        return self.__dict__ | {"_samples": None}
 
     def __getitem__(self, positions: range) -> Batch:
         if self._samples is None or positions.start <= self._last:
@@ -110,9 +106,7 @@ class StreamBatches(Dataset[Batch]):
         )
 
     def _pixels(self, sample: StreamSample, position: int) -> Pixels:
-        picture = open_picture(
-            sample.image, what=sample.name, max_pixels=self.max_pixels, backend=self.backend
-        )
+        picture = open_picture(sample.image, what=sample.name, max_pixels=self.max_pixels)
         self._check(picture, sample.name)
         view = self.augment.draw(
             picture.size, seed=self.stream.seed, position=position, what=sample.name

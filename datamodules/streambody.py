@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from datamodules.locations import is_url
+from datamodules.locations import absolute, is_url
 from datamodules.remote.fetch import Patience
 from datamodules.remote.filesystems import public
 from datamodules.tarindex import checksum
@@ -48,6 +48,27 @@ _PROGRAM_PATIENCE = Patience(attempts=4)
 def shown(location: str) -> str:
     """Return a location as it may be shown: a URL without its secrets."""
     return public(location) if is_url(location) else location
+
+
+def names_shards(text: str) -> bool:
+    """Return whether a text names shards themselves, and not a directory with a manifest.
+
+    Args:
+        text: What the user gave: a directory, its URL, or locations, joined by ``::``.
+    """
+    if text.startswith(PIPE):
+        return True
+    parts = [part.partition("?")[0].lower() for part in text.split("::")]
+    return any(part.endswith((".tar", *_COMPRESSED_NAMES)) for part in parts) and not (
+        Path(text).is_dir()
+    )
+
+
+def absolute_shards(text: str) -> str:
+    """Return locations, joined by ``::``, that do not depend on the current directory."""
+    if text.startswith(PIPE):
+        return text
+    return "::".join(part if part.startswith(PIPE) else absolute(part) for part in text.split("::"))
 
 
 def check_location(location: str, *, allow_pipe: bool) -> None:

@@ -23,7 +23,7 @@ from datamodules.indexing.place import IndexPlace, index_place
 from datamodules.inspection.blocks import BadSample
 from datamodules.inspection.findings import Findings, Seen
 from datamodules.inspection.loose import LooseShard
-from datamodules.inspection.survey import Shard, not_shown, survey
+from datamodules.inspection.survey import Shard, not_shown, sensible_workers, survey
 from datamodules.locations import is_url
 from datamodules.manifest import Manifest, ShardInfo
 from datamodules.packing.results import Kind, ShardResult
@@ -35,6 +35,7 @@ from datamodules.tarwalk import walk
 from mae.errors import ConfigError, DataError
 
 _NUM_FAULTS = 5
+_REMOTE_BYTES = 100_000_000
 _SUFFIX = re.compile(r"has the suffix '([^']*)'")
 
 
@@ -67,7 +68,7 @@ def index_shards(
     max_bad_fraction: float = 0.01,
     max_pixels: int = MAX_PIXELS,
     overwrite: bool = False,
-    workers: int = 1,
+    workers: int | None = 1,
     on_progress: Callable[[float], object] = not_shown,
 ) -> IndexSummary:
     """Make manifest and indices for tars as they are.
@@ -85,7 +86,7 @@ def index_shards(
         max_bad_fraction: Share of images that may be unusable, in [0, 1).
         max_pixels: Largest height x width of an image.
         overwrite: Replace a manifest that is there.
-        workers: Processes.
+        workers: Processes; None takes as many as are worth it.
         on_progress: Called with the share that is done, in [0, 1].
 
     Raises:
@@ -103,7 +104,7 @@ def index_shards(
     directory = _directory(source, out)
     with (
         index_place(directory, listing.locations, overwrite=overwrite) as place,
-        team_of(min(workers, 4 * len(listing.locations)) if workers > 1 else workers) as team,
+        team_of(sensible_workers(workers, _num_bytes(listing))) as team,
     ):
         files = [LooseShard(location, suffixes, place.scratch) for location in listing.locations]
         shards = [
@@ -164,6 +165,14 @@ def _directory(source: str, out: Path | str | None) -> Path:
             f"a new directory as OUT"
         )
     return Path(source)
+
+
+def _num_bytes(listing: ShardList) -> int:
+    """Return the bytes of all shards; a guess for remote ones."""
+    return sum(
+        _REMOTE_BYTES if is_url(location) else Path(location).stat().st_size
+        for location in listing.locations
+    )
 
 
 def _read_names(path: Path) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from datamodules.inspection.blocks import Block, blocks_of
 from datamodules.inspection.check import differences, kind_of_spec
 from datamodules.inspection.findings import Findings
 from datamodules.inspection.loose import LooseShard
-from datamodules.inspection.survey import Shard, not_shown, survey
+from datamodules.inspection.survey import Shard, not_shown, sensible_workers, survey
 from datamodules.locations import is_url
 from datamodules.manifest import FILE_NAME, Manifest
 from datamodules.packing.results import Kind
@@ -91,7 +91,7 @@ def inspect_shards(
     max_pixels: int = MAX_PIXELS,
     cache: Path | None = None,
     cache_gib: float = CACHE_GIB,
-    workers: int = 1,
+    workers: int | None = 1,
     on_progress: Callable[[float], object] = not_shown,
 ) -> Inspection:
     """Look into shards; what is wrong with them is reported, not raised.
@@ -106,7 +106,7 @@ def inspect_shards(
         max_pixels: Largest height x width of an image.
         cache: Folder for remote shards; see `datamodules.shardfiles.open_files`.
         cache_gib: Disk that they may take there.
-        workers: Processes.
+        workers: Processes; None takes as many as are worth it.
         on_progress: Called with the share that is done, in [0, 1].
 
     Raises:
@@ -138,7 +138,11 @@ def inspect_shards(
         max_pixels,
     )
     findings = Findings()
-    with team_of(min(workers, max(1, len(opened))) if workers > 1 else workers) as team:
+    num_bytes = sum(map(_num_bytes, opened))
+    if manifest is not None and not deep:
+        num_samples = sum(info.num_samples for info in manifest.shard_list)
+        num_bytes = num_bytes * num_images // max(num_images, num_samples)
+    with team_of(sensible_workers(workers, num_bytes)) as team:
         for seen in survey(
             opened,
             choice.places,
@@ -207,6 +211,12 @@ def _strangers(manifest: Manifest) -> tuple[str, ...]:
         f"{len(others)} tars lie in {manifest.root} that the manifest does not list, first "
         f"{others[0]}",
     )
+
+
+def _num_bytes(shard: Shard) -> int:
+    if shard.info is not None:
+        return shard.info.num_bytes
+    return shard.files.path(0).stat().st_size
 
 
 def _to_open(shards: Sequence[Shard], *, deep: bool) -> list[Shard]:

@@ -16,11 +16,12 @@ from typing import Any
 
 from datamodules.inspection.blocks import Measured, blocks_of, measure
 from datamodules.manifest import ShardInfo
-from datamodules.packing.workers import Team
+from datamodules.packing.workers import Team, usable_cpus
 from datamodules.shardfiles import ShardFiles
 from datamodules.tarindex import TarIndex
 from mae.errors import MAEError
 
+_BYTES_WORTH_A_PROCESS = 20_000_000  # decoding these takes about as long as starting one
 _OPENING = 0.2  # share of the work that is done once a shard is open
 
 
@@ -120,6 +121,18 @@ def survey(
             measured[block.shard].merge(of_block)
         show(1)
         yield from zip(under_way, opened, measured, strict=True)
+
+
+def sensible_workers(asked: int | None, num_bytes: int) -> int:
+    """Return how many processes to start.
+
+    Args:
+        asked: What the user wants; None takes the processors that are worth it.
+        num_bytes: Bytes of the images to decode, about.
+    """
+    if asked is not None:
+        return asked
+    return max(1, min(usable_cpus(), num_bytes // _BYTES_WORTH_A_PROCESS))
 
 
 def open_shard(shard: Shard) -> Opened:

@@ -17,7 +17,14 @@ from datamodules.tarwalk import walk
 from mae.errors import DataError
 
 ARCHIVE_SUFFIXES = ("tar", "zip")
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"7z\xbc\xaf": "7z",
+    b"Rar!": "RAR",
+}
 _ENCRYPTED = 0x1  # general purpose bit 0
 
 

@@ -46,6 +46,13 @@ def walk_folder(root: str) -> Iterator[Leaf]:
                 yield Leaf(f"{folder}/{name}", f"{prefix}{name}")
 
 
+def fixed_part(pattern: str) -> str:
+    """Return the folder above the first part of a pattern that has a wildcard."""
+    parts = pattern.split("/")
+    fixed = next(number for number, part in enumerate(parts) if glob.has_magic(part))
+    return "/".join(parts[:fixed]) or ("/" if pattern.startswith("/") else ".")
+
+
 def match_pattern(pattern: str) -> list[Leaf]:
     """Return the files that a pattern with ``*``, ``?``, ``[…]`` or ``**`` matches.
 
@@ -55,9 +62,7 @@ def match_pattern(pattern: str) -> list[Leaf]:
     Raises:
         DataError: If nothing matches.
     """
-    parts = pattern.split("/")
-    fixed = next(number for number, part in enumerate(parts) if glob.has_magic(part))
-    root = "/".join(parts[:fixed]) or ("/" if pattern.startswith("/") else ".")
+    root = fixed_part(pattern)
     found: dict[str, Leaf] = {}
     for match in glob.iglob(pattern, recursive=True):  # noqa: PTH207 (pathlib's finds hidden files)
         path = os.path.normpath(match)

@@ -63,7 +63,7 @@ def read_facts(
         has_list=has_list,
         group=_text(fields.get("group"), what),
         split=split_name(split, where=what) if split else "",
-        source=source if isinstance(source, str) and _text(source, what) else None,
+        source=source if isinstance(source, str) and _is_name(source) else None,
     )
 
 
@@ -125,6 +125,14 @@ def _text(value: object, what: str) -> str | None:
     except UnicodeEncodeError as error:
         raise DataError(f"a sidecar of {what} holds {text!r}, which is no valid text") from error
     return text.strip() or None
+
+
+def _is_name(text: str) -> bool:
+    """Return whether this can be a file's name, in whatever encoding."""
+    try:
+        return bool(text.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        return False
 
 
 def _names(values: object) -> tuple[str, ...] | None:

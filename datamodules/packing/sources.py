@@ -19,7 +19,7 @@ from datamodules.guard import IMAGE_SUFFIXES, TEXT_SUFFIXES
 from datamodules.locations import expand, is_url
 from datamodules.manifest import FILE_NAME, Manifest
 from datamodules.packing.archives import ARCHIVE_SUFFIXES, list_archive
-from datamodules.packing.folders import Leaf, match_pattern, split_suffix, walk_folder
+from datamodules.packing.folders import Leaf, fixed_part, match_pattern, split_suffix, walk_folder
 from datamodules.packing.items import SPLIT_ALIASES, SPLITS, Item, Listing, with_groups
 from datamodules.packing.parts import Part, SourceOptions, group_beside
 from datamodules.packing.places import Place, StoredPlace
@@ -64,7 +64,7 @@ def _list_part(place: str, options: SourceOptions) -> Part:
         raise ConfigError(f"{place} is a URL; `mae pack` reads files on disks: fetch it first")
     path = Path(place)
     if not path.exists():
-        if glob.has_magic(place):
+        if _is_pattern(place):
             return _list_leaves(match_pattern(place), options, looked_in=place)
         raise DataError(f"{place} does not exist; give a folder of images, an archive or a CSV")
     if not path.is_dir():
@@ -74,6 +74,10 @@ def _list_part(place: str, options: SourceOptions) -> Part:
     leaves = list(walk_folder(place))
     with_images = any(split_suffix(leaf.name)[1] in IMAGE_SUFFIXES for leaf in leaves)
     return _list_leaves(leaves, options, looked_in=place, archives=not with_images)
+
+
+def _is_pattern(place: str) -> bool:
+    return glob.has_magic(place) and not Path(place).exists()
 
 
 def _list_file(path: Path, options: SourceOptions) -> Part:
@@ -167,7 +171,8 @@ def _list_shards(directory: str, options: SourceOptions) -> Part:
 
 def _joined(places: Sequence[str], options: SourceOptions) -> Part:
     """List several places; names begin below the folder that they have in common."""
-    full = [os.path.normpath(Path(place).absolute()) for place in places]
+    begins = [fixed_part(p) if _is_pattern(p) else p for p in places]
+    full = [os.path.normpath(Path(begin).absolute()) for begin in begins]
     root = os.path.commonpath([str(Path(path).parent) for path in full])
     joined = Part()
     for place, path in zip(places, full, strict=True):

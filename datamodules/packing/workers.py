@@ -96,7 +96,7 @@ class Team:
         except self.lost as error:
             raise LostWorkerError(
                 "a worker was ended from outside, most likely because memory ran out; run again "
-                "with fewer --workers. In a script of your own, call pack() below "
+                "with fewer --workers. In a script of your own, start it below "
                 "`if __name__ == '__main__':`"
             ) from error
         finally:

@@ -39,14 +39,13 @@ def index(
         allow_gaps: Pass over missing shards.
         max_bad_fraction: Share of images that may be unusable.
         max_pixels: Largest height x width of an image.
-        workers: Processes; as many as there are processors without a value.
+        workers: Processes; as many processors as are worth it without a value.
         overwrite: Replace a manifest that is there.
 
     Raises:
         MAEError: If the tars cannot be used as they are; no manifest is written then.
     """
     from datamodules.indexing import index_shards
-    from datamodules.packing.workers import usable_cpus
 
     with share_bar("indexing") as on_progress:
         summary = index_shards(
@@ -60,7 +59,7 @@ def index(
             max_bad_fraction=max_bad_fraction,
             max_pixels=max_pixels,
             overwrite=overwrite,
-            workers=usable_cpus() if workers is None else workers,
+            workers=workers,
             on_progress=on_progress,
         )
     print(*_describe(summary), sep="\n")

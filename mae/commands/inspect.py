@@ -36,7 +36,7 @@ def inspect(
         sheet_images: How many images are on it.
         json: File to write with all numbers, the complete lists and the histograms.
         ignore: Suffixes of members to pass over, as txt,npy; a manifest has its own.
-        workers: Processes; as many as there are processors without a value.
+        workers: Processes; as many processors as are worth it without a value.
         max_pixels: Largest height x width of an image.
         shard_cache: Folder for remote shards; one in the user's cache without a value.
         shard_cache_gib: Disk that remote shards may take there.
@@ -47,7 +47,6 @@ def inspect(
     from datamodules.inspection.look import inspect_shards
     from datamodules.inspection.numbers import numbers_of
     from datamodules.inspection.words import lines
-    from datamodules.packing.workers import usable_cpus
     from mae.files import atomic_write
 
     if sheet is not None and not sheet.endswith(".png"):
@@ -64,12 +63,13 @@ def inspect(
             max_pixels=max_pixels,
             cache=None if shard_cache is None else Path(shard_cache),
             cache_gib=shard_cache_gib,
-            workers=usable_cpus() if workers is None else workers,
+            workers=workers,
             on_progress=on_progress,
         )
     numbers = numbers_of(inspection)
-    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
-    print(*lines(numbers, is_unicode=encoding.startswith("utf")), sep="\n")
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    said = "\n".join(lines(numbers, is_unicode=is_unicode))
+    print(said if is_unicode else said.replace("…", "...").encode("ascii", "replace").decode())
     if json is not None:
         text = _json(numbers)
         atomic_write(Path(json), lambda path: path.write_text(text, encoding="utf-8"))

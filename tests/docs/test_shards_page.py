@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mae.cli import VERBS, main
+from mae.cli import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "shards.md"
 
@@ -20,8 +20,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "shards.md"
 @pytest.fixture
 def _tars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Go to a directory with the tars that the page speaks of."""
-    monkeypatch.setitem(VERBS, "index", ("mae.commands.index:index", ""))
-    monkeypatch.setitem(VERBS, "inspect", ("mae.commands.inspect:inspect", ""))
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(0)
     Path("tars").mkdir()

@@ -46,8 +46,8 @@ def test_read_mutated_shards_fully_or_refuse_them_by_name(tmp_path: Path) -> Non
         log = tmp_path / f"log-{process}.txt"
         children.append(Child(fuzz, numbers, SEED, *places, log=log))
     run_all(children, timeout_s=100 + 50 * FACTOR)
-    lines = [line for path in tmp_path.glob("results-*") for line in path.open(encoding="utf-8")]
-    outcomes = sorted(Outcome(*json.loads(line)) for line in lines)
+    lines = "".join(path.read_text(encoding="utf-8") for path in tmp_path.glob("results-*"))
+    outcomes = sorted(Outcome(*json.loads(line)) for line in lines.splitlines())
     problems = [outcome for outcome in outcomes if outcome.problem]
     shown = "\n".join(f"{case.number} {case.kind}: {case.problem[-500:]}" for case in problems[:20])
     assert not problems, f"{len(problems)} of {NUM_CASES} cases (seed {SEED}):\n{shown}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gc
-import io
 import json
 import multiprocessing
 import os
@@ -13,9 +12,7 @@ import resource
 import shutil
 import subprocess
 import sys
-import tarfile
 import warnings
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -74,6 +74,17 @@ def test_at_epochs_and_seeds_differ_for_any_sizes(
     assert len({tuple(row[1:] for row in as_rows(part)) for part in parts}) == 5
 
 
+@examples(50)
+@given(st.lists(st.integers(1, 3), min_size=25, max_size=60), SEEDS, st.integers(1, 3))
+def test_at_shards_come_in_another_order_each_epoch(
+    sizes: list[int], seed: int, lanes: int
+) -> None:
+    plan = Plan(sizes, seed=seed, lanes=lanes, window=1)
+    n = plan.num_samples
+    orders = {tuple(dict.fromkeys(plan.at(epoch * n, n).shard.tolist())) for epoch in range(5)}
+    assert len(orders) == 5
+
+
 class Cluster(NamedTuple):
     """Nodes with equally many processes."""
 

@@ -86,6 +86,7 @@ def test_list_shards_series_without_its_beginning_is_said(folder: Path) -> None:
         ("data/x.tar.gz", "compressed; unpack"),
         ("data/{a", "braces that do not match"),
         ("data/picture.bin", "neither a .tar nor a list"),
+        ("data/prose.txt", "2 of 2 shards do not exist: aaaaaaaa"),
         ("empty", r"holds no shards; looked for \*.tar and saw no files"),
         ("zipped", "saw 1 .gz. Compressed tars must be unpacked first"),
         ("http://localhost/shards", "web server does not tell what it has"),
@@ -98,6 +99,7 @@ def test_list_shards_impossible_source_is_refused(
     for name in ("data/x.tar.gz", "zipped/a.tar.gz", "empty/.keep"):
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).touch()
+    Path("data/prose.txt").write_text("a" * 5000 + "\nb\0*\n")
     Path("data/picture.bin").write_bytes(b"\xff\xfe\xfd")
     with pytest.raises(Exception, match=said) as error:
         list_shards(source)

@@ -15,7 +15,15 @@ import numpy as np
 import pytest
 
 from datamodules.remote.fetch import Patience
-from datamodules.streambody import ForwardFile, ProgramBody, check_location, open_shard, shown
+from datamodules.streambody import (
+    ForwardFile,
+    ProgramBody,
+    absolute_shards,
+    check_location,
+    names_shards,
+    open_shard,
+    shown,
+)
 from mae.errors import ConfigError, DataError
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 300_000, dtype=np.uint8).tobytes()
@@ -216,3 +224,21 @@ def test_open_shard_missing_is_named(tmp_path: Path) -> None:
 def test_shown_hides_what_opens_a_url() -> None:
     assert shown("https://me:secret@host/a.tar?key=secret") == "https://host/a.tar?…"
     assert shown("/data/a.tar") == "/data/a.tar"
+
+
+def test_names_shards_tells_shards_from_directories(tmp_path: Path) -> None:
+    (tmp_path / "folder.tar").mkdir()
+    for text in ("a.tar", "x-{0..9}.tar", "https://h/a.TAR?b=c.d", "a.tar::b", "pipe:x", "a.tgz"):
+        assert names_shards(text), text
+    for text in ("shards", "https://host/shards", "s3://bucket/x?y=.tar", f"{tmp_path}/folder.tar"):
+        assert not names_shards(text), text
+
+
+def test_absolute_shards_makes_local_paths_alone_absolute(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute_shards("a{0..3}.tar::/b.tar::https://h/c.tar") == (
+        f"{tmp_path}/a{{0..3}}.tar::/b.tar::https://h/c.tar"
+    )
+    assert absolute_shards("pipe:cat a.tar") == "pipe:cat a.tar"

@@ -132,7 +132,9 @@ def test_index_shards_measures_what_numpy_measures(tars: Path) -> None:
 def test_index_shards_labels_and_groups_reach_training(tars: Path, tmp_path: Path) -> None:
     names = tmp_path / "names.txt"
     names.write_text("cat\ndog\nbird\n")
-    manifest = index_shards(str(tars), classes=names).manifest
+    summary = index_shards(str(tars), classes=names)
+    assert not any("_fraction" in note for note in summary.notes)  # options of `mae pack`
+    manifest = summary.manifest
     records = SplitRecords(manifest, "train")
     assert [records.load(0, place).label for place in range(3)] == [0, 1, 0]
     assert [records.load(1, place).group for place in range(3)] == ["t0", "t1", "t2"]

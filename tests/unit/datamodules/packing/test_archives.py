@@ -174,7 +174,7 @@ def test_zip_place_that_declares_too_much_is_refused_before_reading(tmp_path: Pa
 def test_zip_flipped_bits_are_refused_or_harmless(tmp_path: Path) -> None:
     path = zip_with(tmp_path / "a.zip", "b.png")
     whole = path.read_bytes()
-    for bit in range(8 * len(whole)):
+    for bit in range(0, 8 * len(whole), 3):
         data = bytearray(whole)
         data[bit // 8] ^= 1 << (bit % 8)
         path.write_bytes(data)

@@ -255,7 +255,7 @@ def test_run_quality_for_deep_images_is_refused(tmp_path: Path) -> None:
 
 def test_run_many_bad_images_stop_all_workers_early(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    Image.new("RGB", (1000, 1000)).save(tmp_path / "whole.png")
+    Image.new("RGB", (2000, 2000)).save(tmp_path / "whole.png")
     data = (tmp_path / "whole.png").read_bytes()
     (tmp_path / "whole.png").unlink()
     for number in range(80):

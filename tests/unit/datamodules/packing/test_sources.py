@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from datamodules.pack import pack
 from datamodules.packing.items import Listing
@@ -156,6 +157,8 @@ def test_list_source_several_are_joined(tmp_path: Path) -> None:
     assert [i.name for i in both.items] == ["p/a.png", "q/a.png", "q/r/a.png"]
     assert both == list_source(f"{tmp_path}/{{p,q}}")
     assert [i.name for i in list_source(f"{tmp_path}/b{{1..2}}.png").items] == ["b1.png", "b2.png"]
+    patterns = list_source(f"{tmp_path}/{{p,q}}/**/*.png")
+    assert patterns == both
     with pytest.raises(DataError, match=r"two images of the name 'p/a\.png'"):
         list_source(f"{tmp_path}/p::{tmp_path}/p")
 
@@ -274,6 +277,12 @@ def test_list_source_archive_group_field_and_sidecars(tmp_path: Path) -> None:
     assert [i.group for i in items] == ["p", "q"]
 
 
+def test_list_source_sidecar_names_the_class_where_no_folder_does(tmp_path: Path) -> None:
+    members = {"1.png": b"1", "1.cls": b"7", "cat/2.png": b"2", "cat/2.cls": b"8"}
+    items = list_source(tar_of(tmp_path / "a.tar", members), labels="folders").items
+    assert [i.labels for i in items] == [("7",), ("cat",)]
+
+
 def test_list_source_half_labelled_or_mixed_is_refused(tmp_path: Path) -> None:
     half = tar_of(tmp_path / "a.tar", {"1.png": b"1", "1.cls": b"0", "2.png": b"2"})
     with pytest.raises(DataError, match=r"1 of 2 images .* have no label, first '2\.png'"):
@@ -314,6 +323,15 @@ def test_list_source_shards_keep_names_labels_and_splits(
     assert [(i.name, i.labels, i.group) for i in alone] == [
         (i.name, i.labels, i.group) for i in items
     ]
+
+
+def test_list_source_shards_with_a_name_that_is_no_utf8(tmp_path: Path) -> None:
+    name = b"\xff.png"
+    (tmp_path / "in").mkdir()
+    Image.new("L", (4, 4)).save(tmp_path / "in" / os.fsdecode(name))
+    pack(tmp_path / "in", tmp_path / "shards", val_fraction=0)
+    (item,) = list_source(tmp_path / "shards").items
+    assert os.fsencode(item.name) == name
 
 
 def test_list_source_shards_of_two_sets_with_equal_names_stay_apart(

@@ -84,7 +84,7 @@ def test_workplace_of_other_files_or_options_begins_anew(
         kill_amid(source, out, workers=1, min_done=2)
         options = dict(OPTIONS)
         if change == "option":
-            options["seed"] = 1
+            options["shard_size"] = 6
         else:
             os.utime(source / "img001.png", (1, 1))
         summary = pack(source, out, **options)

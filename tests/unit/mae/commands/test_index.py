@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mae.cli import VERBS, main
-
-
-@pytest.fixture(autouse=True)
-def _verb(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(VERBS, "index", ("mae.commands.index:index", ""))
+from mae.cli import main
 
 
 @pytest.fixture

@@ -10,12 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mae.cli import VERBS, main
-
-
-@pytest.fixture(autouse=True)
-def _verb(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(VERBS, "inspect", ("mae.commands.inspect:inspect", ""))
+from mae.cli import main
 
 
 def test_inspect_shows_numbers_writes_them_and_a_picture(
@@ -64,6 +59,16 @@ def test_inspect_impossible_options_are_refused(
     ):
         assert main(["inspect", str(tmp_path), *options]) == 1
         assert said in capsys.readouterr().err
+
+
+def test_inspect_terminal_without_unicode_gets_ascii(
+    labeled_shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", stream)
+    assert main(["inspect", str(labeled_shards), "--workers", "1"]) == 0
+    stream.flush()
+    assert b"bytes of an image: " in stream.buffer.getvalue()  # type: ignore[attr-defined]
 
 
 def test_inspect_many_problems_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
