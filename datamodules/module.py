@@ -40,6 +40,8 @@ class ImageDataModule(LightningDataModule):
 
     spec: ImageSpec
     source: str  # what the user named, for messages
+    digest: str  # of the data, or of what is known of them
+    splits: tuple[str, ...] = ("train",)
     num_samples: int | None = None
 
     def __init__(

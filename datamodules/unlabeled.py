@@ -136,6 +136,7 @@ class UnlabeledShards(ImageDataModule):
         self.augment = Augment(self.img_size, crop=crop, scale=scale, flips=flips)
         self.manifest = Manifest.load(data_dir)
         self.spec, self.source = self.manifest.spec, self.manifest.root
+        self.digest, self.splits = self.manifest.digest, self.manifest.splits
         sizes = [shard.num_samples for shard in self.manifest.shards("train")]
         self.plan = Plan(sizes, seed=seed, lanes=lanes, window=window)
         self.num_samples = self.plan.num_samples
@@ -170,7 +171,7 @@ class UnlabeledShards(ImageDataModule):
 
     def val_dataloader(self) -> BatchLoader | list[Any]:
         """Return the loader over the fixed views of the val split; nothing if there is none."""
-        if "val" in self.manifest.splits:
+        if "val" in self.splits:
             return self._eval_loader("val")
         # Lightning asks whether an empty list was meant; it was.
         warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
@@ -186,7 +187,7 @@ class UnlabeledShards(ImageDataModule):
 
     def fingerprint(self) -> dict[str, Any]:
         """Return everything that the order of samples depends on."""
-        data = {"data": self.manifest.digest, "split": "train", "decode": self.decode}
+        data = {"data": self.digest, "split": "train", "decode": self.decode}
         return data | self.plan.fingerprint()
 
     def _train_files(self) -> ShardFiles:

@@ -20,6 +20,8 @@ import numpy as np
 from datamodules.guard import IMAGE_SUFFIXES, MAX_PIXELS
 from datamodules.indexing.labels import Labels, find_labels
 from datamodules.indexing.place import IndexPlace, index_place
+from datamodules.indexing.shardlist import ShardList, list_shards
+from datamodules.indexing.shardnames import SplitRule, splits_of
 from datamodules.inspection.blocks import BadSample
 from datamodules.inspection.findings import Findings, Seen
 from datamodules.inspection.loose import LooseShard
@@ -28,8 +30,6 @@ from datamodules.locations import is_url
 from datamodules.manifest import Manifest, ShardInfo
 from datamodules.packing.results import Kind, ShardResult
 from datamodules.packing.workers import team_of
-from datamodules.shardlist import ShardList, list_shards
-from datamodules.shardnames import SplitRule, splits_of
 from datamodules.tally import Tally, build_manifest
 from datamodules.tarwalk import walk
 from mae.errors import ConfigError, DataError
@@ -76,9 +76,9 @@ def index_shards(
     Equal tars and options give equal bytes, whatever the number of workers.
 
     Args:
-        source: A folder of tars, a list, a pattern …; see `datamodules.shardlist.list_shards`.
+        source: A folder of tars, a list, a pattern …; see `shardlist.list_shards`.
         out: Directory for manifest and indices; beside the tars of a local folder without a value.
-        split: How splits are found; see `datamodules.shardnames.splits_of`.
+        split: How splits are found; see `shardnames.splits_of`.
         split_regex: Expression on the shards' names whose first bracket is the split.
         classes: File with one class name per line, in the order of the class indices.
         ignore: Suffixes of members that are no part of a sample.

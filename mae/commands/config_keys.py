@@ -66,6 +66,26 @@ def config_files(own: Path, *, recipe: str | None, further: Sequence[str]) -> li
     return [part for path in (base, *further) for part in ("--config", str(path))]
 
 
+def copy_without(source: Path, target: Path, keys: Collection[str]) -> list[str]:
+    """Copy a configuration without some keys; return those that it had.
+
+    Args:
+        source: YAML file.
+        target: File to write.
+        keys: Dotted names of two parts.
+
+    Raises:
+        ConfigError: If the file cannot be read.
+    """
+    content = _content(source)
+    found = [key for key in sorted(keys) if key in _flat(content)]
+    for key in found:
+        group, name = key.split(".")
+        del content[group][name]
+    target.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return found
+
+
 def is_given(key: str, args: Sequence[str]) -> bool:
     """Whether a flag or a file of `args` sets `key`."""
     files = [args[place + 1] for place, argument in enumerate(args) if argument == "--config"]
@@ -116,13 +136,18 @@ def _refuse_unknown(
 
 def _keys_of_file(path: Path) -> Iterable[str]:
     """Return the dotted keys of a YAML file."""
+    return _flat(_content(path))
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """Return what stands in a YAML file."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot read the configuration {path}: {error}") from error
-    if not isinstance(content, Mapping):
+    if not isinstance(content, dict):
         raise ConfigError(f"{path} is not a mapping of keys to values; see mae recipes show")
-    return _flat(content)
+    return content
 
 
 def refuse_lone_reset(options: argparse.Namespace) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import inspect
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING
 from datamodules.locations import absolute
 from mae.commands.config_keys import (
     config_files,
+    copy_without,
     is_given,
     own_options,
     refuse_lone_reset,
@@ -53,11 +56,7 @@ def pretrain(arguments: Sequence[str]) -> Path:
     start = choose_run(out=options.out, resume=options.resume, name=name)
     own = start.directory / CONFIG_FILE
     settings = config_files(own, recipe=options.recipe, further=options.config)
-    shards = _shards(options)
-    if shards:
-        settings += ["--data.data_dir", absolute(shards)]
-    elif not is_given("data.data_dir", [*settings, *flags]):
-        raise ConfigError("no images: give --data SHARDS from mae pack, or --images FOLDER")
+    settings += _data_settings(options)
     cli = configure([*settings, *flags], start, own=own_options(parser))
     cli.model.recipe = options.recipe or ""
     cli.datamodule.data_reset = options.data_reset
@@ -73,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("recipe", nargs="?", help="shipped recipe (mae recipes list) or YAML file")
-    parser.add_argument("--data", help="directory of shards from mae pack")
+    parser.add_argument(
+        "--data", help="directory of shards or its URL; or tars to stream: a brace list, URLs"
+    )
     parser.add_argument("--images", help="directory of images, packed into a cache first")
     parser.add_argument("--config", action="append", default=[], help="YAML over the recipe")
     parser.add_argument("--out", help="run directory (default: runs/RECIPE)")
@@ -87,23 +88,65 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _shards(options: argparse.Namespace) -> str | None:
+def _data_settings(options: argparse.Namespace) -> list[str]:
+    """Return where the images are: a shard directory, or shards that can only be streamed."""
+    from datamodules.stream.body import absolute_shards, names_shards
     from mae.commands.packing import packed
 
     if options.images:
-        return str(packed(options.images))
-    return options.data or None
+        return ["--data.data_dir", str(packed(options.images).absolute())]
+    if not options.data:
+        return []
+    if names_shards(options.data):
+        return ["--data.urls", absolute_shards(options.data)]
+    return ["--data.data_dir", absolute(options.data)]
 
 
 def configure(args: list[str], start: RunStart, *, own: set[str]) -> TrainingCLI:
-    """Build task, data and trainer from all settings, the last one winning."""
-    from datamodules import UnlabeledShards
+    """Build task, data and trainer from all settings, the last one winning.
+
+    Raises:
+        ConfigError: If a setting is impossible, or nothing says where the images are.
+    """
+    from datamodules import StreamedShards, UnlabeledShards
     from mae.commands.training import TrainingCLI
     from mae.tasks.pretrain import PretrainTask
 
-    return TrainingCLI(
-        PretrainTask, UnlabeledShards, args=args, run_dir=start.directory, own=own, link=_link
-    )
+    is_stream = is_given("data.urls", args)
+    if is_stream and is_given("data.data_dir", args):
+        raise ConfigError(
+            "data.urls streams shards and data.data_dir reads a shard directory; give one of them "
+            "(a run goes on with the kind that it began with)"
+        )
+    if not is_stream and not is_given("data.data_dir", args):
+        raise ConfigError("no images: give --data SHARDS from mae pack, or --images FOLDER")
+    with tempfile.TemporaryDirectory() as scratch:
+        if is_stream:
+            args = _without_shard_keys(args, Path(scratch))
+        return TrainingCLI(
+            PretrainTask,
+            StreamedShards if is_stream else UnlabeledShards,
+            args=args,
+            run_dir=start.directory,
+            own=own,
+            link=_link,
+        )
+
+
+def _without_shard_keys(args: list[str], scratch: Path) -> list[str]:
+    """Leave out what the first file, the recipe, says about shard directories, and say so."""
+    from datamodules import StreamedShards, UnlabeledShards
+
+    shard_keys = {
+        f"data.{name}"
+        for name in inspect.signature(UnlabeledShards).parameters
+        if name not in inspect.signature(StreamedShards).parameters
+    }
+    recipe = args.index("--config") + 1
+    kept = scratch / Path(args[recipe]).name
+    for key in copy_without(Path(args[recipe]), kept, shard_keys):
+        print(f"{key} of the recipe does not apply to a stream")
+    return [*args[:recipe], str(kept), *args[recipe + 1 :]]
 
 
 def _link(parser: LightningArgumentParser) -> None:
@@ -145,7 +188,7 @@ def _init_weights(cli: TrainingCLI, weights: str) -> None:
 
 def _say_trivial_losses(cli: TrainingCLI) -> None:
     """Validate once before the first step, so that later losses mean something."""
-    if "val" in cli.datamodule.manifest.splits:
+    if "val" in cli.datamodule.splits:
         cli.trainer.validate(cli.model, datamodule=cli.datamodule, verbose=False)
         values = {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
         text = (
@@ -154,7 +197,7 @@ def _say_trivial_losses(cli: TrainingCLI) -> None:
             f"predicting each patch's mean: {values['val/predict_patch_mean']:.4f}"
         )
     else:
-        text = "no val split in the shards: no loss on fixed masks (mae pack --val_fraction 0.02)"
+        text = "no val split: no loss on fixed masks (mae pack --val_fraction 0.02 makes one)"
     if cli.trainer.is_global_zero:
         print(text)
 
@@ -168,7 +211,7 @@ def _hand_over(cli: TrainingCLI, run: Path, seconds: float) -> None:
         "step": cli.trainer.global_step,
         "samples_seen": task.samples_seen,
         "recipe": task.recipe,
-        "data_digest": cli.datamodule.manifest.digest,
+        "data_digest": cli.datamodule.digest,
     }
     encoder = save_encoder(
         run / "encoder" / "encoder.safetensors", task.model.encoder, task.image_spec, info=info

@@ -281,7 +281,13 @@ def _prepare_resume(cli: TrainingCLI, checkpoint: Path, before: str) -> int:
     report_changes(before, cli.resolved_config(), data_reset=cli.datamodule.data_reset)
     content = read_checkpoint(checkpoint, verify=False)
     step = int(content["global_step"])
-    consumed = content[type(cli.datamodule).__qualname__]["samples_consumed"]
+    state = content.get(type(cli.datamodule).__qualname__)
+    if state is None:
+        raise ConfigError(
+            "a run that began with a shard directory cannot go on with a stream, nor the other way "
+            "round; give data of the same kind, or start a new run with --init-weights"
+        )
+    consumed = state["samples_consumed"]
     trainer, batch_size = cli.trainer, cli.datamodule.batch_size
     effective = batch_size * trainer.accumulate_grad_batches * trainer.world_size
     if consumed != step * effective:

@@ -20,7 +20,7 @@ from PIL import Image
 from datamodules.manifest import Manifest, ShardInfo
 from datamodules.pack import pack
 from datamodules.records import SplitRecords
-from datamodules.shardstream import Reader, ShardStream
+from datamodules.stream.samples import Reader, ShardStream
 from datamodules.tarindex import TarIndex, index_path
 from mae.spec import ImageSpec
 

@@ -22,8 +22,8 @@ from datamodules.guard import BadImageError
 from datamodules.ledger import BadImage
 from datamodules.loading import Batch, collate
 from datamodules.records import Decode, Record
-from datamodules.shardstream import Reader, ShardStream, StreamSample
 from datamodules.statistics import ChannelStats
+from datamodules.stream.samples import Reader, ShardStream, StreamSample
 from mae.errors import DataError, unknown_name
 from mae.spec import ImageSpec, PixelType
 

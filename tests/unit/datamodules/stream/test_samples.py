@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from datamodules.remote.fetch import Patience
-from datamodules.shardstream import Reader, ShardStream
+from datamodules.stream.samples import Reader, ShardStream
 from mae.errors import ConfigError, DataError
 
 HASTY = Patience(attempts=3, first_pause_s=0.01)

@@ -19,8 +19,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from PIL import Image
 
 from datamodules.ledger import LEDGER_FILE
-from datamodules.shardstream import Reader, ShardStream
-from datamodules.stream import StreamedShards
+from datamodules.stream.samples import Reader, ShardStream
+from datamodules.stream.streamed import StreamedShards
 from mae.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.filterwarnings(

@@ -22,9 +22,9 @@ from datamodules.loading import BatchLoader, Seat, StreamSampler
 from datamodules.locations import expand, is_url
 from datamodules.module import ImageDataModule, StartMethod, check_positive
 from datamodules.records import Decode
-from datamodules.shardstream import Reader, ShardStream
-from datamodules.streambatches import StreamBatches, covers, measure
-from datamodules.streambody import PIPE, check_location, shown
+from datamodules.stream.batches import StreamBatches, covers, measure
+from datamodules.stream.body import PIPE, check_location, shown
+from datamodules.stream.samples import Reader, ShardStream
 from mae.errors import ConfigError, DataError
 from mae.spec import ImageSpec
 
@@ -125,6 +125,9 @@ class StreamedShards(ImageDataModule):
         )
         further = f" and {len(locations) - 1:,} further shards" if len(locations) > 1 else ""
         self.source = shown(locations[0]) + further
+        # Of the names of the shards; their contents are not known beforehand.
+        names = json.dumps([shown(location) for location in locations])
+        self.digest = hashlib.sha256(names.encode()).hexdigest()
         self.resumes = 0  # how often the run was interrupted
         self._spec = _read_spec(spec_file) if spec_file else None
         self._was_described = False
@@ -139,13 +142,6 @@ class StreamedShards(ImageDataModule):
     @spec.setter
     def spec(self, spec: ImageSpec) -> None:
         self._spec = spec
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the names of the shards; their contents are not known beforehand."""
-        return hashlib.sha256(
-            json.dumps([shown(o) for o in self.stream.locations]).encode()
-        ).hexdigest()
 
     def setup(self, stage: str) -> None:
         """Measure the first images, and say what a stream does not promise and what it costs."""

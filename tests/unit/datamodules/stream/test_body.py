@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from datamodules.remote.fetch import Patience
-from datamodules.streambody import (
+from datamodules.stream.body import (
     ForwardFile,
     ProgramBody,
     absolute_shards,

@@ -26,7 +26,7 @@ from datamodules.guard import (
 )
 from datamodules.plan import keyed_words
 from datamodules.remote.fetch import Patience
-from datamodules.streambody import open_shard, shown
+from datamodules.stream.body import open_shard, shown
 from datamodules.tarwalk import Member, walk
 from mae.errors import ConfigError, DataError
 
@@ -123,7 +123,7 @@ class ShardStream:
     """Samples of tars that are read from front to back.
 
     Args:
-        locations: Paths, URLs or commands, see `datamodules.streambody`.
+        locations: Paths, URLs or commands, see `datamodules.stream.body`.
         seed: Another seed gives another order.
         shuffle_buffer: Samples, undecoded, among which the next one is drawn, in each process; 1
             keeps the order of the shards.

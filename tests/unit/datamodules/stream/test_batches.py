@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from datamodules.augment import Augment
-from datamodules.shardstream import Reader, ShardStream
-from datamodules.streambatches import Measured, StreamBatches, measure
+from datamodules.stream.batches import Measured, StreamBatches, measure
+from datamodules.stream.samples import Reader, ShardStream
 from mae.errors import DataError
 
 Pixels = NDArray[Any]
