@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from datamodules.augment import Crop, Flips
 from datamodules.guard import MAX_PIXELS
 from datamodules.loading import BatchLoader
+from datamodules.locations import is_url
 from datamodules.module import StartMethod
 from datamodules.pack import PackSummary, pack_into_cache
 from datamodules.reader import Verify
@@ -25,7 +26,7 @@ from mae.errors import DataError
 
 
 class LabeledShards(UnlabeledShards):
-    """Read labelled shards, a folder of class folders, or a CSV ``path,label[,group][,split]``.
+    """Read labelled shards or their URL, class folders, or a CSV ``path,label[,group][,split]``.
 
     Folders and CSVs are packed into a cache first, and a line says where.  Batches have ``label``
     (int64) beside the fields of `UnlabeledShards`; those of validation and test also ``group``.
@@ -93,15 +94,19 @@ class LabeledShards(UnlabeledShards):
         val_fraction: float | None = None,
         test_fraction: float | None = None,
     ):
-        shards = pack_into_cache(
-            data_dir,
-            labels="none" if str(data_dir).endswith(".csv") else "folders",
-            split=split,
-            group_regex=group_regex,
-            val_fraction=val_fraction,
-            test_fraction=test_fraction,
-            seed=seed,
-            on_packed=_say_where,
+        shards = (
+            data_dir
+            if is_url(data_dir)
+            else pack_into_cache(
+                data_dir,
+                labels="none" if str(data_dir).endswith(".csv") else "folders",
+                split=split,
+                group_regex=group_regex,
+                val_fraction=val_fraction,
+                test_fraction=test_fraction,
+                seed=seed,
+                on_packed=_say_where,
+            )
         )
         unlimited = steps is None and samples is None and epochs is None
         super().__init__(
@@ -133,6 +138,11 @@ class LabeledShards(UnlabeledShards):
                 f"{data_dir} has no labels; pack it with `--labels folders`, or from a CSV with a "
                 f"column 'label'"
             )
+
+    @property
+    def multilabel(self) -> bool:
+        """Whether an image may have several labels, or none; ``label`` is then a row of 0 and 1."""
+        return self.manifest.multilabel
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from datamodules.augment import Augment, stack
 from datamodules.guard import BadImageError
+from datamodules.labels import stack_labels
 from datamodules.ledger import BadImage
 from datamodules.plan import Plan, keyed_words
 from datamodules.records import Record, SplitRecords
@@ -49,7 +50,9 @@ class TrainStream(Dataset[Batch]):
             positions, places.shard.tolist(), places.index_in_shard.tolist(), strict=True
         ):
             found.append(self._view(position, shard, index, bad))
-        batch = collate(found, positions, [False] * len(positions))
+        batch = collate(
+            found, positions, [False] * len(positions), num_classes=self.records.num_classes
+        )
         batch["bad"] = bad
         return batch
 
@@ -99,7 +102,11 @@ class EvalViews(Dataset[Batch]):
             "group": record.group,
         }
         if record.label is not None:
-            item["label"] = record.label
+            several = isinstance(record.label, tuple)
+            label = stack_labels(
+                [record.label], num_classes=self.records.num_classes, multilabel=several
+            )[0]
+            item["label"] = label.numpy() if several else record.label
         return item
 
     def batch(self, numbers: Sequence[int], is_padding: Sequence[bool] | None = None) -> Batch:
@@ -122,7 +129,7 @@ class EvalViews(Dataset[Batch]):
                 bad.append(self.records.bad_image(shard, index, error))
                 records.append(self.records.blank(shard, index, self.img_size))
                 fills_up[place] = True
-        batch = collate(records, numbers, fills_up)
+        batch = collate(records, numbers, fills_up, num_classes=self.records.num_classes)
         batch["group"] = [record.group for record in records]
         batch["bad"] = bad
         return batch
@@ -249,8 +256,21 @@ class EvalSampler(DistributedSampler[EvalRequest]):
         """Do nothing: evaluation has one order."""
 
 
-def collate(records: Sequence[Record], numbers: Sequence[int], is_padding: Sequence[bool]) -> Batch:
-    """Stack samples; the pixels keep their depth until they are on the device."""
+def collate(
+    records: Sequence[Record],
+    numbers: Sequence[int],
+    is_padding: Sequence[bool],
+    *,
+    num_classes: int = 0,
+) -> Batch:
+    """Stack samples; the pixels keep their depth until they are on the device.
+
+    Args:
+        records: Samples whose pixels are views of one size.
+        numbers: Their positions or numbers.
+        is_padding: Which of them stand there only to fill up.
+        num_classes: Number of classes, for several labels per sample.
+    """
     batch: Batch = {
         "image": stack([record.pixels for record in records]),
         "sample": torch.tensor(numbers, dtype=torch.int64),
@@ -258,7 +278,11 @@ def collate(records: Sequence[Record], numbers: Sequence[int], is_padding: Seque
         "is_padding": torch.tensor(is_padding, dtype=torch.bool),
     }
     if records[0].label is not None:
-        batch["label"] = torch.tensor([record.label for record in records], dtype=torch.int64)
+        batch["label"] = stack_labels(
+            [record.label for record in records if record.label is not None],
+            num_classes=num_classes,
+            multilabel=isinstance(records[0].label, tuple),
+        )
     return batch
 
 

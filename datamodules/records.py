@@ -118,6 +118,11 @@ class SplitRecords:
         """Leave decoded images behind: each process keeps its own."""
         return self.__dict__ | {"_cache": {}, "_cache_left": self._cache_bytes}
 
+    @property
+    def num_classes(self) -> int:
+        """Number of classes; 0 if the set is unlabelled."""
+        return len(self.classes or ())
+
     def __len__(self) -> int:
         return int(self._ends[-1])
 

@@ -7,6 +7,7 @@ which is 8 bit and 16-bit grey; for the rest the message names the package to in
 from __future__ import annotations
 
 import io
+import logging
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from datamodules.decode.geometry import Pixels, orient
 from datamodules.decode.picture import drop_opaque_alpha
 from datamodules.guard import BadImageError, check_pixels
 
+logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # our errors say what is damaged
 _LOSSLESS = {"bool": "uint8", "int8": "int16", "float16": "float32"}
 _NATIVE = ("uint8", "uint16", "int16", "float32")
 _ALPHA = (1, 2)  # TIFF 6.0, ExtraSamples: associated and unassociated alpha

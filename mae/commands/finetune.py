@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mae.commands import packing
 from mae.commands.config_keys import (
     config_files,
     is_given,
@@ -48,6 +49,7 @@ def finetune(arguments: Sequence[str]) -> Path:
         raise ConfigError("no labelled images: give --data SHARDS, a folder of classes, or a CSV")
     cli = configure([*settings, *flags], start, own=own_options(parser))
     cli.datamodule.data_reset = options.data_reset
+    packing.require_single_labels(cli.datamodule, "mae finetune")
     return _train(cli, start, arguments=arguments)
 
 
@@ -82,9 +84,7 @@ def _start_from(weights: str) -> list[str]:
 
 
 def _labelled(data: str | None) -> list[str]:
-    from mae.commands.packing import packed_labels
-
-    return ["--data.data_dir", str(packed_labels(data).absolute())] if data else []
+    return ["--data.data_dir", packing.packed_labels(data)] if data else []
 
 
 def configure(args: list[str], start: RunStart, *, own: set[str]) -> TrainingCLI:

@@ -7,7 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from mae.errors import DataError
+
 if TYPE_CHECKING:
+    from datamodules.labeled import LabeledShards
     from datamodules.pack import PackSummary
 
 
@@ -46,18 +49,21 @@ def packing_bar() -> Iterator[Callable[[str, int, int], None]]:
         yield show
 
 
-def packed(source: str, *, labels: Literal["none", "folders"] = "none") -> Path:
+def packed(source: str, *, labels: Literal["none", "folders"] = "none") -> str:
     """Return the shards of `source`: itself, or its images packed into the cache, said aloud.
 
     Args:
-        source: Shard directory, or anything that `mae pack` takes.
+        source: Shard directory or its URL, or anything that `mae pack` takes.
         labels: Whether the folders are classes; a CSV says so itself.
 
     Raises:
         MAEError: If the images cannot be packed.
     """
+    from datamodules.locations import absolute, is_url
     from datamodules.pack import pack_into_cache
 
+    if is_url(source):
+        return source
     said: list[str] = []
     with packing_bar() as on_progress:
         shards = pack_into_cache(
@@ -71,10 +77,10 @@ def packed(source: str, *, labels: Literal["none", "folders"] = "none") -> Path:
         said.append(f"the images of {source} were packed before, in {shards}")
     if said:
         print(*said, sep="\n")
-    return shards
+    return absolute(str(shards))
 
 
-def packed_labels(source: str) -> Path:
+def packed_labels(source: str) -> str:
     """Return labelled shards of a shard directory, a folder or archive of class folders, or a CSV.
 
     Raises:
@@ -82,6 +88,19 @@ def packed_labels(source: str) -> Path:
     """
     is_table = Path(source).is_file() and Path(source).suffix.lower() not in (".tar", ".zip")
     return packed(source, labels="none" if is_table else "folders")
+
+
+def require_single_labels(shards: LabeledShards, verb: str) -> None:
+    """Refuse images with several labels each.
+
+    Raises:
+        DataError: Names the verb and what it reads.
+    """
+    if shards.multilabel:
+        raise DataError(
+            f"{shards.source} has several labels per image, and {verb} reads one class per image "
+            f"so far; pack a CSV with one label each, for example one finding against the rest"
+        )
 
 
 def describe(summary: PackSummary) -> list[str]:

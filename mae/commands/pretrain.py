@@ -94,7 +94,7 @@ def _data_settings(options: argparse.Namespace) -> list[str]:
     from mae.commands.packing import packed
 
     if options.images:
-        return ["--data.data_dir", str(packed(options.images).absolute())]
+        return ["--data.data_dir", packed(options.images)]
     if not options.data:
         return []
     if names_shards(options.data):

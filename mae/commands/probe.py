@@ -88,9 +88,10 @@ def _result_file(run: Path, out: str | None) -> Path:
 def _open(loaded: LoadedEncoder, data: str, split: str) -> LabeledShards:
     """Open the labelled data and hold its pixels against the encoder's."""
     from datamodules.labeled import LabeledShards
-    from mae.commands.packing import packed_labels
+    from mae.commands.packing import packed_labels, require_single_labels
 
-    shards = LabeledShards(data_dir=str(packed_labels(data)), img_size=loaded.encoder.img_size)
+    shards = LabeledShards(data_dir=packed_labels(data), img_size=loaded.encoder.img_size)
+    require_single_labels(shards, "mae probe")
     loaded.spec.require_match(shards.spec, here="the encoder", there=data)
     if split not in shards.manifest.splits:
         raise DataError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import re
 import shlex
@@ -12,7 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from datamodules import StreamedShards, UnlabeledShards
 from mae.cli import main
+from mae.commands.bench import bench
+from mae.commands.index import index
+from mae.commands.inspect import inspect as look
+from mae.commands.pack import pack
 
 PAGE = Path(__file__).parents[2] / "docs" / "shards.md"
 
@@ -56,11 +62,10 @@ def test_examples_of_the_shards_page_run(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_options_that_the_shards_page_names_exist() -> None:
-    import inspect
-
-    from mae.commands.index import index
-    from mae.commands.inspect import inspect as look
-
-    named = set(re.findall(r"--(\w+)", PAGE.read_text(encoding="utf-8"))) - {"data"}
-    known = {*inspect.signature(index).parameters, *inspect.signature(look).parameters}
-    assert named <= known
+    text = PAGE.read_text(encoding="utf-8")
+    verbs = [index, look, pack, bench]
+    known = {name for verb in verbs for name in inspect.signature(verb).parameters}
+    assert set(re.findall(r"--(\w+)(?![\w.-])", text)) - {"data"} <= known
+    modules = {UnlabeledShards, StreamedShards}
+    keys = {name for module in modules for name in inspect.signature(module).parameters}
+    assert set(re.findall(r"data\.(\w+)", text)) <= keys

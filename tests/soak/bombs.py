@@ -16,7 +16,7 @@ import numpy as np
 import tifffile
 from PIL import Image
 
-from tests.soak.archives import Archive, entry, grouped, joined, payload
+from tests.soak.archives import Archive, entry, grouped, header, joined, payload
 
 Content = tuple[str, bytes]  # suffix, bytes
 _MIB = 2**20
@@ -198,15 +198,18 @@ def text_bomb(draw: random.Random, archive: Archive) -> Content:
     )
 
 
-CONTENTS: tuple[Callable[[random.Random, Archive], Content], ...] = (
-    png_bomb,
-    tiff_bomb,
-    inflating_tiff,
-    jpeg_bomb,
-    mutated_image,
-    foreign_content,
-    text_bomb,
-)
+CONTENTS: dict[str, Callable[[random.Random, Archive], Content]] = {
+    function.__name__: function
+    for function in (
+        png_bomb,
+        tiff_bomb,
+        inflating_tiff,
+        jpeg_bomb,
+        mutated_image,
+        foreign_content,
+        text_bomb,
+    )
+}
 
 
 def with_content(archive: Archive, suffix: str, content: bytes, *, number: int) -> bytes:
@@ -222,6 +225,24 @@ def with_content(archive: Archive, suffix: str, content: bytes, *, number: int) 
         else:
             kept.append(entry(f"{key[:60]}.{own}", old))
     return joined(kept)
+
+
+def hollow(draw: random.Random, archive: Archive) -> tuple[bytes, int]:
+    """Return the beginning of a shard, and how many bytes of zeros its last header declares."""
+    name, kind, size = draw.choice(
+        (
+            (b"pax", b"x", 2**30),
+            (b"pax", b"g", 2**30),
+            (b"././@LongLink", b"L", 2**30),
+            (b"././@LongLink", b"K", 2**30),
+            (b"zz.png", b"0", 2**28),
+            (b"zz.png", b"0", 2**33),
+            (b"zz.json", b"0", 2**30),
+            (b"zz", b"5", 2**30),
+        )
+    )
+    kept = archive.entries[: draw.choice((0, 3, len(archive.entries)))]
+    return b"".join((*kept, header(name, size, kind=kind))), size
 
 
 def bad_index(draw: random.Random, archive: Archive, index: bytes) -> bytes:

@@ -27,7 +27,7 @@ from datamodules.records import Record, SplitRecords
 from datamodules.tarindex import TarIndex, index_path
 from mae.errors import MAEError
 from tests.soak.archives import Archive, grouped, make_archive, sealed, set_field
-from tests.soak.bombs import CONTENTS, bad_index, huge_index, with_content
+from tests.soak.bombs import CONTENTS, bad_index, hollow, huge_index, with_content
 from tests.soak.mutations import STRUCTURE, flip_anywhere
 from tests.soak.shards import manifest_of, shard_info
 
@@ -35,7 +35,7 @@ NAME = "shard.tar"
 LIMIT_BYTES = 160 * 2**20  # above what the process has when it begins
 LIMIT_S = 5.0  # of computing, per reading of a case
 MAX_PIXELS = 1_000_000
-KINDS = (*(f.__name__ for f in STRUCTURE), *(f.__name__ for f in CONTENTS), bad_index.__name__)
+KINDS = (*STRUCTURE, *CONTENTS, "hollow", "bad_index")
 ALLOWED = {"jpg", "jpeg", "png", "tif", "tiff", "json", "cls"}
 Samples = list[tuple[str, dict[str, bytes]]]
 Result = TypeVar("Result")
@@ -48,14 +48,14 @@ class Case(NamedTuple):
         kind: Its mutation.
         shard: The file's bytes.
         stored: Those of the index file that lies beside it, if any.
-        hole: Bytes of a hole, which takes no room on the disk, behind the index file.
+        holes: Bytes of a hole, which takes no room on the disk, behind either file.
         original: What the shard was made from.
     """
 
     kind: str
     shard: bytes
     stored: bytes | None
-    hole: int
+    holes: tuple[int, int]
     original: Original
 
 
@@ -135,27 +135,30 @@ def make_case(number: int, seed: int, canary: Path) -> Case:
     original = _original(flavour, canary)
     archive = original.archive
     stored = draw.choice((original.stored, original.stored, None))
-    place, hole, shard = number % len(KINDS), 0, archive.data
-    if place < len(STRUCTURE):
-        shard = STRUCTURE[place](draw, archive)
-    elif place < len(STRUCTURE) + len(CONTENTS):
-        suffix, content = CONTENTS[place - len(STRUCTURE)](draw, archive)
+    kind, shard, holes = KINDS[number % len(KINDS)], archive.data, (0, 0)
+    if kind in STRUCTURE:
+        shard = STRUCTURE[kind](draw, archive)
+    elif kind in CONTENTS:
+        suffix, content = CONTENTS[kind](draw, archive)
         shard = with_content(archive, suffix, content, number=draw.randrange(7))
+    elif kind == "hollow":
+        shard, hole = hollow(draw, archive)
+        holes = (hole, 0)
     elif draw.random() < 0.1:
-        hole = draw.choice((2**20, 2**30, 2**40))
-        stored = huge_index(hole)
+        holes = (0, draw.choice((2**20, 2**30, 2**40)))
+        stored = huge_index(holes[1])
     else:
         stored = bad_index(draw, archive, original.stored)
         shard = flip_anywhere(draw, archive) if draw.random() < 0.5 else shard
     if draw.random() < 0.1 and shard:  # one mutation may hide another
         hit = draw.randrange(len(shard))
         shard = shard[:hit] + bytes([draw.randrange(256)]) + shard[hit + 1 :]
-    return Case(KINDS[place], shard, stored, hole, original)
+    return Case(kind, shard, stored, holes, original)
 
 
 def read_with_manifest(case: Case, folder: Path) -> str:
     """Read with the original's manifest: each sample is the original's, or refused."""
-    _write(folder, case.shard, case.stored, hole=case.hole)
+    _write(folder, case.shard, case.stored, holes=case.holes)
     original = case.original
     verify: Verify = get_args(Verify)[len(case.shard) % 3]
     manifest = manifest_of([original.info], root=folder, labelled=True)
@@ -164,7 +167,7 @@ def read_with_manifest(case: Case, folder: Path) -> str:
 
 def read_freshly(case: Case, folder: Path) -> str:
     """Index the shard as it is; what is read is what Python's own tarfile finds in it."""
-    path = _write(folder, case.shard, None)
+    path = _write(folder, case.shard, None, holes=case.holes)
     index = attempt(lambda: TarIndex.build(path))
     if index is None:
         return "refused"
@@ -172,9 +175,11 @@ def read_freshly(case: Case, folder: Path) -> str:
     if TarIndex.load(index_path(path)).digest != index.digest:
         raise WrongError("the stored index is another one")
     expected = grouped(members_by_tarfile(path))
-    found = list(index.keys)
-    if found != [key for key, _ in expected]:
-        raise WrongError(f"keys {found}, tarfile finds {[key for key, _ in expected]}")
+    found, keys = list(index.keys), [key for key, _ in expected]
+    if found != keys:
+        raise WrongError(f"keys {found}, tarfile finds {keys}")
+    if len(set(keys)) != len(keys) or index.first[-1] != sum(len(m) for _, m in expected):
+        raise WrongError(f"keys or members that stand twice were let in: {keys}")
     for key, members in expected:
         if ".." in key.split("/") or key.startswith("/") or not key.isprintable():
             raise WrongError(f"the key {key!r} was let in")
@@ -290,15 +295,17 @@ def _original(flavour: int, canary: Path) -> Original:
     return Original(archive, info, stored, records)
 
 
-def _write(folder: Path, shard: bytes, stored: bytes | None, *, hole: int = 0) -> Path:
+def _write(
+    folder: Path, shard: bytes, stored: bytes | None, *, holes: tuple[int, int] = (0, 0)
+) -> Path:
     _remove(folder)
     folder.mkdir()
     path = folder / NAME
-    path.write_bytes(shard)
-    if stored is not None:
-        with index_path(path).open("wb") as file:
-            file.write(stored)
-            file.truncate(len(stored) + hole)
+    for place, content, hole in ((path, shard, holes[0]), (index_path(path), stored, holes[1])):
+        if content is not None:
+            with place.open("wb") as file:
+                file.write(content)
+                file.truncate(len(content) + hole)
     return path
 
 

@@ -314,22 +314,25 @@ def _content_size(data: bytes, begin: int) -> int:
     return int(data[begin + 124 : begin + 135], 8)
 
 
-STRUCTURE: tuple[Mutation, ...] = (
-    cut,
-    flip_header,
-    flip_sealed_header,
-    flip_anywhere,
-    flip_trailer,
-    zero_bytes,
-    move_blocks,
-    append,
-    splice,
-    rearrange,
-    rename,
-    long_name,
-    bad_pax,
-    special_member,
-    lying_size,
-    many_members,
-    packed_whole,
-)
+STRUCTURE: dict[str, Mutation] = {
+    function.__name__: function
+    for function in (
+        cut,
+        flip_header,
+        flip_sealed_header,
+        flip_anywhere,
+        flip_trailer,
+        zero_bytes,
+        move_blocks,
+        append,
+        splice,
+        rearrange,
+        rename,
+        long_name,
+        bad_pax,
+        special_member,
+        lying_size,
+        many_members,
+        packed_whole,
+    )
+}

@@ -53,14 +53,18 @@ class Child:
         """
         self._process.join(timeout_s)
         hangs = self._process.exitcode is None
-        if hangs:
-            os.killpg(self._group, signal.SIGKILL)
-            self._process.join()
+        self.kill()
         assert not hangs, f"still running after {timeout_s} s:\n{self.output()}"
         status = self._process.exitcode
         assert status is not None
         self._require_nobody_left()
         return status
+
+    def kill(self) -> None:
+        """End the process and all of its own, if they are still there."""
+        if self._process.exitcode is None:
+            os.killpg(self._group, signal.SIGKILL)
+            self._process.join()
 
     def output(self) -> str:
         """Return what was printed."""
@@ -90,9 +94,13 @@ def run_all(children: Sequence[Child], *, timeout_s: float = 120.0) -> None:
     Raises:
         AssertionError: If one of them fails; shows what it printed.
     """
-    for child in children:
-        status = child.wait(timeout_s=timeout_s)
-        assert status == 0, f"exit status {status}:\n{child.output()}"
+    try:
+        for child in children:
+            status = child.wait(timeout_s=timeout_s)
+            assert status == 0, f"exit status {status}:\n{child.output()}"
+    finally:
+        for child in children:
+            child.kill()
 
 
 def free_port() -> str:

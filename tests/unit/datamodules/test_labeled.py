@@ -114,3 +114,26 @@ def test_dataset_label_of_sidecar_is_the_class(class_folder: Callable[..., Path]
             record = records.load(shard, index)
             assert record.label is not None
             assert data.classes[record.label] == json.loads(record.sidecar)["label"]
+
+
+def test_dataloaders_several_labels_are_rows_of_zeros_and_ones(
+    csv_source: Callable[..., Path], tmp_path: Path
+) -> None:
+    rows = [
+        [f"{i}.png", label, split]
+        for i, (label, split) in enumerate(
+            [("b|a", "train"), ("", "train"), ("c", "train"), ("c|b", "test")]
+        )
+    ]
+    pack(csv_source(["path", "label", "split"], rows), tmp_path / "out", labels="multi")
+    data = LabeledShards(
+        data_dir=str(tmp_path / "out"), img_size=8, batch_size=3, crop="center", flips="none"
+    )
+    assert data.multilabel
+    assert data.classes == ("a", "b", "c")
+    (batch,) = data.train_dataloader()
+    assert sorted(batch["label"].tolist()) == [[0, 0, 0], [0, 0, 1], [1, 1, 0]]
+    assert batch["label"].dtype == torch.float32
+    (batch,) = data.test_dataloader()
+    assert batch["label"].tolist() == [[0, 1, 1]]
+    assert data.dataset("test")[0]["label"].tolist() == [0, 1, 1]

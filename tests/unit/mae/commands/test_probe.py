@@ -25,7 +25,7 @@ def _small_forests(monkeypatch):
     monkeypatch.setattr(heads, "NUM_TREES_CHOOSING", 5)
 
 
-def labelled(folder, *, mode="RGB", test="test"):
+def labelled(folder, *, mode="RGB", test="test", labels="none"):
     """Pack 48 dark and bright images in 12 groups, half of them for testing."""
     (folder / "images").mkdir(parents=True)
     random = np.random.default_rng(0)
@@ -39,7 +39,7 @@ def labelled(folder, *, mode="RGB", test="test"):
         rows.append((name, ("dark", "bright")[bright], f"g{group}", "train" if i < 24 else test))
     with (folder / "labels.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("path", "label", "group", "split"), *rows])
-    pack(folder / "labels.csv", folder / "shards")
+    pack(folder / "labels.csv", folder / "shards", labels=labels)
     return folder / "shards"
 
 
@@ -97,6 +97,12 @@ def test_probe_images_of_other_channels_name_both_sides(weights, tmp_path):
     with pytest.raises(DataError, match=r"channels.*the encoder.*grey"):
         probe(str(weights), data=str(grey))
     assert not list(tmp_path.rglob("probe.json"))
+
+
+def test_probe_several_labels_per_image_are_refused(weights, tmp_path):
+    shards = labelled(tmp_path, labels="multi")
+    with pytest.raises(DataError, match="several labels per image, and mae probe reads one"):
+        probe(str(weights), data=str(shards), out=str(tmp_path / "p.json"))
 
 
 def test_probe_missing_split_names_those_there_are(weights, shards, tmp_path):
