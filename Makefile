@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench-demo clean
+.PHONY: help demo test check bench bench-demo soak clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -28,6 +28,9 @@ check: $(VENV)/.installed-dev  ## lint and types
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
 	$(RUN)/mypy
+
+bench: $(VENV)/.installed-dev  ## how fast this machine reads, decodes, augments and loads images
+	$(RUN)/mae bench data
 
 bench-demo: $(VENV)/.installed-demo  ## the demo over 3 seeds x 3 label subsets
 	$(RUN)/python -m mae.commands.bench_demo --seeds 3 --label-seeds 3
