@@ -35,5 +35,10 @@ bench: $(VENV)/.installed-dev  ## how fast this machine reads, decodes, augments
 bench-demo: $(VENV)/.installed-demo  ## the demo over 3 seeds x 3 label subsets
 	$(RUN)/python -m mae.commands.bench_demo --seeds 3 --label-seeds 3
 
+soak: $(VENV)/.installed-dev  ## the long versions: 5,000 mutated shards, 100 kills, ten times the examples
+	MAE_SOAK=10 MAE_SOAK_SEED=$${MAE_SOAK_SEED:-$$(date +%s)} $(RUN)/python -m pytest \
+		tests/unit/datamodules/test_fuzz.py tests/unit/datamodules/test_resume_kill.py \
+		tests/unit/datamodules/test_ranks.py tests/unit/datamodules/test_plan_properties.py
+
 clean:  ## remove .venv and caches, keep results
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

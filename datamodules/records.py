@@ -37,11 +37,22 @@ class Record:
     pixels: NDArray[Any]
     label: Label | None
     sidecar: bytes
+    where: str = ""  # shard and key, for messages
 
     @property
     def group(self) -> str | None:
-        """Group of the sample, or None where it has none."""
-        found = json.loads(self.sidecar or b"{}").get("group")
+        """Group of the sample, or None where it has none.
+
+        Raises:
+            DataError: If the sidecar is no JSON.
+        """
+        try:
+            sidecar = json.loads(self.sidecar or b"{}")
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                f"the JSON sidecar of {self.where} cannot be read ({error}); pack it again"
+            ) from error
+        found = sidecar.get("group") if isinstance(sidecar, dict) else None
         return None if found is None else str(found)
 
 
@@ -55,7 +66,7 @@ class _Opened(NamedTuple):
     sidecar: bytes
 
     def record(self, pixels: NDArray[Any]) -> Record:
-        return Record(self.key, pixels, self.label, self.sidecar)
+        return Record(self.key, pixels, self.label, self.sidecar, self.what)
 
 
 class SplitRecords:
@@ -180,8 +191,9 @@ class SplitRecords:
         """Return a record of the right shape and label whose pixels are 0."""
         key, members = self.reader.read(shard, index)
         pixels = np.zeros((self.spec.num_channels, *img_size), dtype=self.spec.dtype)
-        label = self._label(members, f"{self.reader.name(shard)}: {key}")
-        return Record(key, pixels, label, members.get("json", b""))
+        where = f"{self.reader.name(shard)}: {key}"
+        label = self._label(members, where)
+        return Record(key, pixels, label, members.get("json", b""), where)
 
     def bad_image(self, shard: int, index: int, error: BadImageError) -> BadImage:
         """Return the ledger's entry for an image that could not be used."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from datamodules.locations import cache_folder, is_url, join
 from datamodules.manifest import Manifest, ShardInfo
-from datamodules.tarindex import INDEX_SUFFIX, TarIndex, index_path
+from datamodules.tarindex import INDEX_SUFFIX, TarIndex, index_path, largest_index
 from mae.errors import DataError, OutputError
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _stored_index(path: Path, info: ShardInfo) -> TarIndex | None:
     if not path.exists():
         return None
     try:
-        index = TarIndex.load(path)
+        index = TarIndex.load(path, max_bytes=largest_index(info.num_bytes))
     except DataError:
         return None
     return index if index.digest == info.index_sha256 else None

@@ -119,16 +119,22 @@ class TarIndex:
         atomic_write(path, lambda file: safetensors.numpy.save_file(self._arrays(), file))
 
     @classmethod
-    def load(cls, path: Path) -> TarIndex:
+    def load(cls, path: Path, *, max_bytes: int | None = None) -> TarIndex:
         """Read a stored index.
+
+        Args:
+            path: The file.
+            max_bytes: Largest size that it can have; see `largest_index`.
 
         Raises:
             DataError: If the file is no index.
         """
         try:
+            if max_bytes is not None and path.stat().st_size > max_bytes:
+                raise ValueError(f"it has more than {max_bytes:,} bytes")
             stored = safetensors.numpy.load_file(path)
             return cls._from_arrays(stored)
-        except (ValueError, KeyError, OSError, safetensors.SafetensorError) as error:
+        except (ValueError, LookupError, OSError, safetensors.SafetensorError) as error:
             raise DataError(
                 f"index {path} cannot be read ({error}); delete it, it is rebuilt from the shard"
             ) from error
@@ -214,6 +220,18 @@ class _Building:
             crcs=np.array([m[3] for m in self.members], dtype=np.uint32),
             num_bytes=num_bytes,
         )
+
+
+def largest_index(num_bytes: int) -> int:
+    """Return how many bytes the index of a shard can have.
+
+    A member takes some 50 bytes and its name in the index, and a header of 512 bytes, which has
+    room for the name, in the shard.
+
+    Args:
+        num_bytes: Size of the shard.
+    """
+    return num_bytes + 2**16
 
 
 def index_path(shard: Path) -> Path:

@@ -82,13 +82,23 @@ def walk(file: IO[bytes], *, where: str) -> Iterator[Member]:
             raise _damaged(where, place, f"a member of {size:,} bytes goes beyond the file's end")
         if kind in (_LONG_NAME, _PAX, _PAX_GLOBAL, _LONG_LINK):
             extension = _extension(file, content, size, where=where, place=place)
+            if kind in (_LONG_NAME, _PAX) and (long_name, long_size) != (None, None):
+                # Other readers take the first one of them.
+                raise _damaged(where, place, "a member has two extended headers")
             if kind == _LONG_NAME:
                 long_name = _text(extension.rstrip(b"\0"), where=where, place=place)
             elif kind == _PAX:
-                name, long_size = _pax(extension, where=where, place=place)
-                long_name = name if name is not None else long_name
+                long_name, long_size = _pax(extension, where=where, place=place)
+            elif kind == _PAX_GLOBAL and any(
+                value is not None for value in _pax(extension, where=where, place=place)
+            ):
+                # Other readers apply it to all members that follow.
+                raise _damaged(where, place, "a global header gives a name or a size")
         else:
             name = long_name if long_name is not None else _name(header, where=where, place=place)
+            if size and (kind == _DIRECTORY or name.endswith("/")):
+                # Other readers find members in it.
+                raise _damaged(where, first, f"the folder {name!r} has {size:,} bytes of content")
             if kind in _FILES and not name.endswith("/"):
                 yield Member(name, first, content, size)
             elif kind not in (*_FILES, _DIRECTORY):

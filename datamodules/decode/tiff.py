@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import io
 import logging
+import lzma
+import math
+import zlib
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,12 +21,14 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from datamodules.decode.geometry import Pixels, orient
 from datamodules.decode.picture import drop_opaque_alpha
-from datamodules.guard import BadImageError, check_pixels
+from datamodules.guard import VALUES_PER_PIXEL, BadImageError, check_pixels
 
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # our errors say what is damaged
 _LOSSLESS = {"bool": "uint8", "int8": "int16", "float16": "float32"}
 _NATIVE = ("uint8", "uint16", "int16", "float32")
+_DEFLATE, _LZMA = (8, 32946), 34925  # values of the tag Compression
 _ALPHA = (1, 2)  # TIFF 6.0, ExtraSamples: associated and unassociated alpha
+_MAX_PAGES = 64  # reduced copies and masks of one image
 _REDUCED_OR_MASK = 1 | 4  # TIFF 6.0, NewSubfileType bits
 
 
@@ -37,6 +43,7 @@ def decode_tiff(data: bytes, *, what: str, max_pixels: int) -> Pixels:
             max_pixels=max_pixels,
             what=what,
         )
+        _check_segments(page, data, max_pixels=max_pixels, what=what)
         if page.axes not in ("YX", "YXS", "SYX"):
             raise BadImageError(
                 f"{what} has the axes {page.axes}; allowed: one 2-D image. Save the slices apart",
@@ -49,13 +56,44 @@ def decode_tiff(data: bytes, *, what: str, max_pixels: int) -> Pixels:
 
 
 def _only_page(file: Any, *, what: str) -> Any:
-    pages = [p for p in file.pages if not int(p.subfiletype) & _REDUCED_OR_MASK]
-    if len(pages) != 1:
+    # The chain of pages may run in a circle.
+    found = list(islice(file.pages, _MAX_PAGES + 1))
+    pages = [p for p in found if not int(p.subfiletype) & _REDUCED_OR_MASK]
+    if len(pages) != 1 or len(found) > _MAX_PAGES:
         raise BadImageError(
             f"{what} holds {len(pages)} pages; allowed: one image per file. Save the pages apart",
             reason="several pages",
         )
     return pages[0]
+
+
+def _check_segments(page: Any, data: bytes, *, max_pixels: int, what: str) -> None:
+    """Refuse strips or tiles that would take more memory than their pixels.
+
+    tifffile alone inflates without a limit, so they are inflated here first, up to the limit.
+    """
+    num_values = math.prod(page.chunks)
+    if num_values > VALUES_PER_PIXEL * max_pixels:
+        raise BadImageError(
+            f"{what} is stored in pieces of {num_values:,} values; allowed: "
+            f"{VALUES_PER_PIXEL * max_pixels:,}. Save it in smaller tiles or strips",
+            reason="too many pixels",
+        )
+    limit = num_values * page.dtype.itemsize
+    for offset, size in zip(page.dataoffsets, page.databytecounts, strict=True):
+        segment = data[offset : offset + size]
+        if page.compression in _DEFLATE:
+            length = len(zlib.decompressobj().decompress(segment, limit + 1))
+        elif page.compression == _LZMA:
+            length = len(lzma.LZMADecompressor().decompress(segment, limit + 1))
+        else:
+            return
+        if length > limit:
+            raise BadImageError(
+                f"{what} has a piece that inflates to more than its {limit:,} bytes of pixels; it "
+                f"is damaged or made to harm: leave it out",
+                reason="damaged",
+            )
 
 
 def _read(page: Any, data: bytes, *, what: str) -> Pixels:
