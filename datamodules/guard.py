@@ -22,7 +22,6 @@ VALUES_PER_PIXEL = 4
 MAX_MEMBER_BYTES = 2**30
 MAX_TEXT_BYTES = 2**20  # of a sidecar or a class index
 MAX_NAME_BYTES = 1024
-MAX_MEMBERS_PER_SAMPLE = 64
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "tif", "tiff")
 TEXT_SUFFIXES = ("json", "cls")
@@ -167,3 +166,47 @@ def check_member(name: str, suffix: str, num_bytes: int, *, where: str) -> None:
     limit = MAX_TEXT_BYTES if suffix in TEXT_SUFFIXES else MAX_MEMBER_BYTES
     if num_bytes > limit:
         raise DataError(f"{where}: member {name!r} has {num_bytes:,} bytes; allowed: {limit:,}")
+
+
+class SampleKeys:
+    """Members of one shard so far: what a reader would merge or halve is refused.
+
+    A sample has one image and one member of each suffix for text, so `MAX_MEMBER_BYTES` and
+    `MAX_TEXT_BYTES` bound the sample as well.
+    """
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+        self._key = ""
+        self._suffixes: list[str] = []
+
+    def add(self, key: str, suffix: str, *, where: str) -> bool:
+        """Take in a member, from `split_member`, and return whether a sample begins with it.
+
+        Args:
+            key: Key of its sample.
+            suffix: Its suffix.
+            where: Shard and byte for the message.
+
+        Raises:
+            DataError: If the members of a sample are not adjacent, or it has two members of a
+                suffix, or two images.
+        """
+        if is_new := key != self._key:
+            if key in self.seen:
+                raise DataError(
+                    f"{where}: the members of sample {key!r} are not adjacent, or the key stands "
+                    f"twice; pack the images again"
+                )
+            self.seen.add(key)
+            self._key, self._suffixes = key, []
+        elif suffix in self._suffixes:
+            raise DataError(f"{where}: sample {key!r} has two members .{suffix}; pack it again")
+        self._suffixes.append(suffix)
+        images = [name for name in self._suffixes if name in IMAGE_SUFFIXES]
+        if len(images) > 1:
+            raise DataError(
+                f"{where}: sample {key!r} has {len(images)} images ({', '.join(images)}); allowed: "
+                f"exactly one of .{', .'.join(IMAGE_SUFFIXES)} per sample"
+            )
+        return is_new

@@ -159,6 +159,25 @@ class LabeledShards(UnlabeledShards):
         """Sentences about classes that are missing from a split, or are alone."""
         return tuple(class_notes(self.classes, self.class_counts))
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of `UnlabeledShards`, and what the labels mean."""
+        return super().state_dict() | {"classes": list(self.classes)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue where a checkpoint stands.
+
+        Raises:
+            DataError: If the classes are others, also where other data are allowed.
+            ConfigError: See `ImageDataModule.load_state_dict`.
+        """
+        before = state_dict.get("classes")
+        if before != list(self.classes):
+            raise DataError(
+                f"the run began with the classes {before} in this order, {self.source} has "
+                f"{list(self.classes)}; pack the images with the same classes, or start a new run"
+            )
+        super().load_state_dict(state_dict)
+
     def test_dataloader(self) -> BatchLoader | list[Any]:
         """Return the loader over the fixed views of the test split; nothing if there is none."""
         return self._eval_loader("test") if "test" in self.manifest.splits else []

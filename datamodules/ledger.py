@@ -12,8 +12,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from mae.errors import DataError
 from mae.files import atomic_write
 
+_ALLOWANCE = 8  # so that the first bad image of a young run does not end it
 LEDGER_FILE = "bad_images.csv"
 
 
@@ -71,6 +73,25 @@ class BadImages:
         for (reason, _), count in self._counts.items():
             found[reason] += count
         return found
+
+    def require_few(self, seen: int, *, max_fraction: float) -> None:
+        """Refuse to go on if too many images are bad.
+
+        Args:
+            seen: Images that were looked at, good and bad.
+            max_fraction: Share that may be bad; a few may be in any case.
+
+        Raises:
+            DataError: With counts, the commonest reasons and an example.
+        """
+        allowed = max(_ALLOWANCE, int(max_fraction * seen))
+        if self.total() > allowed:
+            example = next(iter(self._examples.values())).message
+            raise DataError(
+                f"{self.total()} of {seen:,} images could not be decoded ({self}); allowed: "
+                f"{allowed} (max_bad_fraction {max_fraction}). Pack or copy them again, or raise "
+                f"data.max_bad_fraction; e.g. {example}"
+            )
 
     def __str__(self) -> str:
         return ", ".join(f"{count} x {reason}" for reason, count in self.by_reason().most_common(3))

@@ -58,6 +58,7 @@ class TrainStream(Dataset[Batch]):
 
     def _view(self, position: int, shard: int, index: int, bad: list[BadImage]) -> Record:
         """Load a sample; a broken one is noted and replaced by another, drawn by position."""
+        home = shard
         for attempt in range(_NUM_SUBSTITUTES):
             try:
                 return self.records.view(
@@ -66,7 +67,10 @@ class TrainStream(Dataset[Batch]):
             except BadImageError as error:
                 bad.append(self.records.bad_image(shard, index, error))
             word = keyed_words(self.plan.seed, position, _SUBSTITUTE, attempt, 0, 1)[0]
-            shard, index = self.records.locate(int(word) % len(self.records))
+            if attempt < _NUM_SUBSTITUTES // 2:  # from the same shard, which this node has
+                shard, index = home, int(word) % self.records.shard_sizes[home]
+            else:
+                shard, index = self.records.locate(int(word) % len(self.records))
         raise DataError(
             f"position {position} and {_NUM_SUBSTITUTES - 1} substitutes cannot be decoded; the "
             f"shards are damaged: pack or copy them again. The last: {bad[-1].message}"
@@ -126,13 +130,26 @@ class EvalViews(Dataset[Batch]):
             try:
                 records.append(self.records.eval_view(shard, index, self.img_size))
             except BadImageError as error:
-                bad.append(self.records.bad_image(shard, index, error))
+                if not fills_up[place]:
+                    bad.append(self.records.bad_image(shard, index, error))
                 records.append(self.records.blank(shard, index, self.img_size))
                 fills_up[place] = True
         batch = collate(records, numbers, fills_up, num_classes=self.records.num_classes)
         batch["group"] = [record.group for record in records]
         batch["bad"] = bad
         return batch
+
+    def loader(self, *, batch_size: int, num_workers: int = 0) -> BatchLoader:
+        """Return a loader that reads all samples once and in order, in batches as of `batch`.
+
+        Args:
+            batch_size: Images at a time.
+            num_workers: Processes that read and decode.
+        """
+        sampler = EvalSampler(num_samples=len(self), batch_size=batch_size, rank=0, world_size=1)
+        return BatchLoader(
+            EvalBatches(self), sampler, num_workers=num_workers, multiprocessing_context=None
+        )
 
 
 class EvalBatches(Dataset[Batch]):

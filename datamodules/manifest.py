@@ -11,17 +11,37 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from dataclasses import fields as dataclass_fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from datamodules.locations import is_url, join
+from datamodules.fields import (
+    Fields,
+    is_count,
+    is_counts,
+    is_list,
+    is_name,
+    is_number,
+    is_path,
+    is_shallow,
+    is_text,
+    parse,
+)
+from datamodules.locations import is_url, join, shown
 from mae.errors import DataError, did_you_mean
 from mae.spec import ImageSpec
 
 FORMAT = "domain-mae-shards"
 VERSION = 2
 FILE_NAME = "manifest.json"
+_FIELDS = (
+    *("format", "version", "spec", "classes", "multilabel", "class_counts", "num_bytes_images"),
+    *("min_size", "max_size", "left_out", "options", "source", "shards"),
+)
+_MAX_SHOWN = 100  # letters of a value in a message
+_MAX_DEPTH = 8  # of what options hold
+_MEMBER_BYTES = 512  # of a sample in a tar at least: its header
 _MAX_BYTES = 2**30  # of a remote manifest: some three million shards
 
 
@@ -91,49 +111,47 @@ class Manifest:
         root = str(directory)
         place = join(root, FILE_NAME)
         try:
-            fields = json.loads(_read(place))
-        except FileNotFoundError:
-            raise DataError(_no_manifest(root)) from None
-        except NotADirectoryError:
+            data = _read(place)
+        except (FileNotFoundError, NotADirectoryError):
             raise DataError(_no_manifest(root)) from None
         except (OSError, ValueError) as error:
-            raise DataError(f"{place} cannot be read ({error}); pack the images again") from error
-        return cls.from_dict(fields, root=root)
+            raise DataError(
+                f"{shown(place)} cannot be read ({error}); pack the images again"
+            ) from error
+        return cls.from_dict(parse(data, place=shown(place)), root=root)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], *, root: str) -> Manifest:
         """Build from `to_dict`'s output.
 
         Raises:
-            DataError: If format or version differ, or a field is missing.
+            DataError: If format or version differ, or a field is missing, unknown or not what it
+                must be; names file and field.
         """
+        place = shown(join(root, FILE_NAME))
         found = (fields.get("format"), fields.get("version")) if isinstance(fields, dict) else ()
         if found != (FORMAT, VERSION):
             raise DataError(
-                f"{join(root, FILE_NAME)} says format and version {found}; allowed: "
+                f"{place} says format and version {repr(found)[:_MAX_SHOWN]}; allowed: "
                 f"{(FORMAT, VERSION)}. Pack the images with this version of `mae pack`"
             )
-        try:
-            classes = fields["classes"]
-            return cls(
-                spec=ImageSpec.from_dict(fields["spec"]),
-                shard_list=tuple(ShardInfo(**shard) for shard in fields["shards"]),
-                classes=None if classes is None else tuple(classes),
-                multilabel=fields["multilabel"],
-                class_counts=fields["class_counts"],
-                num_bytes_images=fields["num_bytes_images"],
-                min_size=tuple(fields["min_size"]),
-                max_size=tuple(fields["max_size"]),
-                left_out=fields["left_out"],
-                options=fields["options"],
-                source=fields["source"],
-                root=root,
-            )
-        except (KeyError, TypeError) as error:
-            raise DataError(
-                f"{join(root, FILE_NAME)} lacks or misspells a field ({error}); pack the images "
-                f"again"
-            ) from error
+        whole = Fields(fields, _FIELDS, place=place)
+        classes = None if whole.values["classes"] is None else whole.texts("classes")
+        shards = whole.take("shards", lambda v: isinstance(v, list), "a list of objects")
+        return cls(
+            spec=_spec(whole),
+            shard_list=tuple(_shard(shard, n, place) for n, shard in enumerate(shards)),
+            classes=classes,
+            multilabel=whole.flag("multilabel"),
+            class_counts=_class_counts(whole, classes),
+            num_bytes_images=whole.count("num_bytes_images"),
+            min_size=whole.size("min_size"),
+            max_size=whole.size("max_size"),
+            left_out=whole.counts("left_out"),
+            options=_options(whole),
+            source=whole.text("source"),
+            root=root,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able dictionary."""
@@ -167,6 +185,11 @@ class Manifest:
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
     @property
+    def shown_root(self) -> str:
+        """Directory or URL as it may be shown: without the secrets of a URL."""
+        return shown(self.root)
+
+    @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits that have samples, in the order of the shards."""
         return tuple(dict.fromkeys(s.split for s in self.shard_list if s.num_samples))
@@ -180,7 +203,8 @@ class Manifest:
         found = tuple(s for s in self.shard_list if s.split == split and s.num_samples)
         if not found:
             raise DataError(
-                f"{self.root} has no samples in split {split!r}{did_you_mean(split, self.splits)}; "
+                f"{self.shown_root} has no samples in split {split!r}"
+                f"{did_you_mean(split, self.splits)}; "
                 f"it has: {', '.join(self.splits) or 'none at all'}"
             )
         return found
@@ -233,11 +257,76 @@ def _read(place: str) -> bytes:
     return Path(place).read_bytes()
 
 
+def _shard(values: object, number: int, place: str) -> ShardInfo:
+    names = tuple(field.name for field in dataclass_fields(ShardInfo))
+    shard = Fields(values, names, place=place, name=f"shards[{number}].")
+    allowed = "a path below the manifest, without '..', or an absolute path, or a URL"
+    return ShardInfo(
+        path=shard.take("path", is_path, allowed),
+        split=shard.take("split", is_name, "a text"),
+        num_samples=shard.take(
+            "num_samples",
+            lambda v: is_count(v) and v * _MEMBER_BYTES <= shard.count("num_bytes"),
+            f"a whole number from 0 to num_bytes / {_MEMBER_BYTES}",
+        ),
+        num_bytes=shard.count("num_bytes"),
+        sha256=shard.digest("sha256"),
+        index_sha256=shard.digest("index_sha256"),
+    )
+
+
+def _spec(whole: Fields) -> ImageSpec:
+    values = whole.take("spec", lambda v: isinstance(v, dict), "an object")
+    if {field.name for field in dataclass_fields(ImageSpec)} == set(values):
+        spec = Fields(values, tuple(values), place=whole.place, name="spec.")
+        num_channels = len(spec.texts("channels"))
+        for field, length in (("mean", num_channels), ("std", num_channels), ("value_range", 2)):
+            spec.numbers(field, length)
+        for field in ("scale", "offset"):
+            spec.take(field, is_number, "a number")
+        spec.text("dtype")
+        spec.text("unit")
+        spec.take("nodata", lambda v: v is None or is_number(v), "a number or null")
+    try:
+        return ImageSpec.from_dict(values)
+    except DataError as error:
+        raise DataError(f"{whole.place}: {error}") from error
+
+
+def _class_counts(
+    whole: Fields, classes: tuple[str, ...] | None
+) -> Mapping[str, Mapping[str, int]]:
+    found: Mapping[str, Mapping[str, int]] = whole.take(
+        "class_counts",
+        lambda v: (
+            isinstance(v, dict)
+            and all(is_counts(n) and set(n) == set(classes or ()) for n in v.values())
+            and not (v and classes is None)
+        ),
+        "of each split, the number of samples of each class; nothing without classes",
+    )
+    return found
+
+
+def _options(whole: Fields) -> Mapping[str, Any]:
+    allowed = f"an object, nested {_MAX_DEPTH} deep at most, ignore_suffixes in it a list of texts"
+    found: Mapping[str, Any] = whole.take(
+        "options",
+        lambda v: (
+            isinstance(v, dict)
+            and is_shallow(v, _MAX_DEPTH)
+            and is_list(v.get("ignore_suffixes", []), is_text)
+        ),
+        allowed,
+    )
+    return found
+
+
 def _no_manifest(root: str) -> str:
     if is_url(root):
         return (
-            f"{join(root, FILE_NAME)} does not exist; copy a directory written by `mae pack` "
-            f"there, or run `mae index` on the list of its shards"
+            f"{shown(join(root, FILE_NAME))} does not exist; copy a directory written by "
+            f"`mae pack` there, or run `mae index` on the list of its shards"
         )
     directory = Path(root)
     if not directory.exists():

@@ -25,8 +25,6 @@ from mae.spec import ImageSpec
 
 StartMethod = Literal["fork", "spawn", "forkserver"]
 
-_BAD_ALLOWANCE = 8  # so that the first bad image of a young run does not end it
-
 
 class ImageDataModule(LightningDataModule):
     """Base of the data modules; see `UnlabeledShards` for the arguments.
@@ -43,6 +41,7 @@ class ImageDataModule(LightningDataModule):
     digest: str  # of the data, or of what is known of them
     splits: tuple[str, ...] = ("train",)
     num_samples: int | None = None
+    num_evaluated: int = 0  # images of all splits but train
 
     def __init__(
         self,
@@ -70,10 +69,11 @@ class ImageDataModule(LightningDataModule):
         self.data_reset = False  # whether a resumed run may go on with other data
         self.samples_consumed = 0
         self.batches_consumed = 0
-        self._started_at = 0
-        self.bad = BadImages()  # of this process; of the first one, also from before a resume
-        self._bad_elsewhere = BadImages()  # of other processes, known to the first one
-        self._bad_in_evaluation: set[str] = set()
+        # In training, by this process; the first one also has what was before a resume.
+        self._bad = BadImages()
+        # Of other processes, as of the last checkpoint: training and evaluation.
+        self._bad_elsewhere = (BadImages(), BadImages())
+        self._bad_in_evaluation: dict[str, BadImage] = {}  # every validation meets the same ones
         self._normalization: ImageSpec | None = None
         self._statistics: dict[tuple[ImageSpec, torch.device], Tensor] = {}
 
@@ -113,14 +113,15 @@ class ImageDataModule(LightningDataModule):
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Count a training batch as consumed, and normalise on the device."""
         del dataloader_idx
-        found = batch.pop("bad", [])
+        found: list[BadImage] = batch.pop("bad", [])
         if self.trainer is not None and self.trainer.training:
             self.samples_consumed += self.batch_size * self._world_size
             self.batches_consumed += 1
-        else:  # every validation meets the same images
-            found = [image for image in found if image.message not in self._bad_in_evaluation]
-            self._bad_in_evaluation.update(image.message for image in found)
-        self._count_bad(found)
+            self._bad.add(found)
+        else:
+            self._bad_in_evaluation |= {image.message: image for image in found}
+        if found:
+            self._judge_bad()
         batch["image"] = self.normalize(batch["image"])
         return batch
 
@@ -132,12 +133,15 @@ class ImageDataModule(LightningDataModule):
         """Return how much was consumed, and what the order depends on; equal on all ranks.
 
         All ranks must call it, as Lightning does.
+
+        Raises:
+            DataError: If too many images, over all ranks, could not be decoded.
         """
         self._gather_bad()
         return {
             "samples_consumed": self.samples_consumed,
             "batches_consumed": self.batches_consumed,
-            "bad": self._all_bad().state(),
+            "bad": _together(self._bad, self._bad_elsewhere[0]).state(),
             "accumulate_grad_batches": self._accumulate,
             "fingerprint": self.fingerprint(),
         }
@@ -158,18 +162,20 @@ class ImageDataModule(LightningDataModule):
                 f"data.batch_size may change), or start a new run from its weights"
             )
         self._compare(state_dict["fingerprint"])
-        self.samples_consumed = self._started_at = int(state_dict["samples_consumed"])
+        self.samples_consumed = int(state_dict["samples_consumed"])
         self.batches_consumed = int(state_dict["batches_consumed"])
-        self.bad = BadImages()
+        self._bad = BadImages()
         if self._rank == 0:
-            self.bad.merge(state_dict["bad"])
+            self._bad.merge(state_dict["bad"])
 
     @property
     def num_batches(self) -> int:
         """Micro-batches of the whole run per device, a multiple of ``accumulate_grad_batches``."""
         if self.steps is not None:
             return self.steps * self._accumulate
-        wanted = self.samples or math.ceil((self.epochs or 0) * (self.num_samples or 0))
+        # Rounded first: 0.07 x 100 is a little more than 7.
+        passes = round((self.epochs or 0) * (self.num_samples or 0), 6)
+        wanted = self.samples or math.ceil(passes)
         left = max(wanted - self.samples_consumed, 0)
         # What was consumed may have come in batches of another size.
         batches = self.batches_consumed + math.ceil(left / (self.batch_size * self._world_size))
@@ -212,39 +218,54 @@ class ImageDataModule(LightningDataModule):
             multiprocessing_context=self.multiprocessing_context,
         )
 
-    def _count_bad(self, found: list[BadImage]) -> None:
-        if not found:
-            return
-        self.bad.add(found)
-        known, seen = self.bad, (self.samples_consumed - self._started_at) // self._world_size
-        if self._rank == 0:
-            known, seen = self._all_bad(), self.samples_consumed
-            if self.trainer is not None:
-                known.save(Path(self.trainer.default_root_dir))
-        allowed = max(_BAD_ALLOWANCE, int(self.max_bad_fraction * seen))
-        if known.total() > allowed:
-            raise DataError(
-                f"{known.total()} of {seen:,} images could not be decoded ({known}); allowed: "
-                f"{allowed} (max_bad_fraction {self.max_bad_fraction}). The last: "
-                f"{found[-1].message}"
-            )
+    @property
+    def bad(self) -> BadImages:
+        """Images that could not be used, in training and in evaluation.
 
-    def _all_bad(self) -> BadImages:
-        together = BadImages()
-        together.merge(self.bad.state())
-        together.merge(self._bad_elsewhere.state())
-        return together
+        On several ranks: those of this one, and of the others up to the last checkpoint.
+        """
+        return _together(self._bad, self._bad_of_evaluation, *self._bad_elsewhere)
+
+    @property
+    def _bad_of_evaluation(self) -> BadImages:
+        found = BadImages()
+        found.add(self._bad_in_evaluation.values())
+        return found
+
+    def _judge_bad(self) -> None:
+        """Write the ledger, and stop the run if too many images are bad.
+
+        One rank alone does not stop: the others would wait for it.  They stop together when a
+        checkpoint is taken.
+        """
+        if self._rank == 0 and self.trainer is not None:
+            self.bad.save(Path(self.trainer.default_root_dir))
+        if self._world_size == 1:
+            self._require_few_bad()
+
+    def _require_few_bad(self) -> None:
+        in_training, in_evaluation = self._bad_elsewhere
+        for bad, seen in (
+            (_together(self._bad, in_training), self.samples_consumed),
+            (_together(self._bad_of_evaluation, in_evaluation), self.num_evaluated),
+        ):
+            bad.require_few(seen, max_fraction=self.max_bad_fraction)
 
     def _gather_bad(self) -> None:
-        """Tell the first process what the others have counted."""
+        """Let all ranks know what the others have counted."""
         if self._world_size == 1 or not torch.distributed.is_initialized():
             return
         states: list[Any] = [None] * self._world_size
-        torch.distributed.all_gather_object(states, self.bad.state())
-        self._bad_elsewhere = BadImages()
+        own = (self._bad.state(), self._bad_of_evaluation.state())
+        torch.distributed.all_gather_object(states, own)
+        self._bad_elsewhere = (BadImages(), BadImages())
         for rank, state in enumerate(states):
             if rank != self._rank:
-                self._bad_elsewhere.merge(state)
+                for elsewhere, rows in zip(self._bad_elsewhere, state, strict=True):
+                    elsewhere.merge(rows)
+        if self._rank == 0 and self.trainer is not None and self.bad.total():
+            self.bad.save(Path(self.trainer.default_root_dir))
+        self._require_few_bad()
 
     def _check_settings(self) -> None:
         check_positive(self, "batch_size", "val_batch_size")
@@ -264,6 +285,13 @@ class ImageDataModule(LightningDataModule):
                 f"devices), samples = epochs x images"
             )
         check_positive(self, *given)
+
+
+def _together(*parts: BadImages) -> BadImages:
+    together = BadImages()
+    for part in parts:
+        together.merge(part.state())
+    return together
 
 
 def check_positive(module: object, *names: str) -> None:

@@ -8,7 +8,6 @@ bytes, and the directory appears under its name only when it is complete.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from datamodules.guard import MAX_PIXELS
+from datamodules.locations import cache_folder
 from datamodules.manifest import FILE_NAME, Manifest
 from datamodules.packing.assembly import LEFT_OUT_FILE, Assembly, Progress
 from datamodules.packing.duplicates import REASON as DUPLICATE
@@ -140,9 +140,8 @@ def pack(
 
 
 def cache_root() -> Path:
-    """Return the folder for packed images: ``$XDG_CACHE_HOME`` or ``~/.cache``, then our name."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "domain-mae" / "packed"
+    """Return the folder for packed images."""
+    return cache_folder("packed")
 
 
 def pack_into_cache(

@@ -81,12 +81,12 @@ class ShardReader:
         Raises:
             DataError: If the shard is missing, or differs from its manifest; names shard and byte.
         """
-        opened = self._open.get(shard) or self._opened(shard)
+        opened = self._opened(shard)
         check = self.verify != "open" and self._is_unread(shard, index)
         members = {}
         for i in range(opened.first[index], opened.first[index + 1]):
             # A pread for each member copies less than one for all of them that is cut up.
-            content = os.pread(opened.descriptor, opened.sizes[i], opened.offsets[i])
+            content = self._content(opened, shard, i)
             if len(content) != opened.sizes[i]:
                 raise DataError(
                     f"shard {self.name(shard)} gave {len(content):,} bytes for sample {index} at "
@@ -97,6 +97,15 @@ class ShardReader:
                 self._compare(opened, shard, i, content)
             members[opened.suffixes[i]] = content
         return opened.keys[index], members
+
+    def _content(self, opened: _OpenShard, shard: int, member: int) -> bytes:
+        try:
+            return os.pread(opened.descriptor, opened.sizes[member], opened.offsets[member])
+        except OSError as error:
+            raise DataError(
+                f"shard {self.name(shard)} cannot be read at byte {opened.offsets[member]:,} "
+                f"({error.strerror}); check its disk or network, and go on with --resume"
+            ) from error
 
     def name(self, shard: int) -> str:
         """Return path or URL of a shard."""
@@ -115,11 +124,15 @@ class ShardReader:
         self.close()
 
     def _opened(self, shard: int) -> _OpenShard:
+        opened = self._open.get(shard)
+        if opened is not None:
+            self._open.move_to_end(shard)
+            return opened
         # A cache that has removed a shard gets its disk space back when the last reader closes it.
         for number in [n for n, o in self._open.items() if not os.fstat(o.descriptor).st_nlink]:
             os.close(self._open.pop(number).descriptor)
         limit = min(self.max_open, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-        while len(self._open) >= limit:  # the one that has been open longest
+        while len(self._open) >= limit:  # the one that was not read for longest
             os.close(self._open.popitem(last=False)[1].descriptor)
         opened = self._verified(shard)
         self._open[shard] = opened

@@ -14,7 +14,7 @@ from datamodules.packing.items import SPLITS
 from datamodules.packing.results import Kind, LeftOut, ShardResult
 from datamodules.statistics import ChannelStats
 from mae.errors import DataError
-from mae.spec import ImageSpec
+from mae.spec import ImageSpec, PixelType
 
 
 @dataclass
@@ -68,7 +68,8 @@ def build_manifest(
         notes.append("there is no train split: mean and std were measured over all images")
     if stats is None:
         raise DataError(f"none of the images of {source} could be packed")
-    spec = _spec(stats, tally.kind, notes)
+    spec = spec_of(stats, tally.kind.num_channels, tally.kind.dtype)
+    notes += _constant_channels(stats, spec)
     counts: dict[str, dict[str, int]] = {}
     for result in results:
         of_split = counts.setdefault(result.info.split, dict.fromkeys(classes or (), 0))
@@ -96,26 +97,38 @@ def build_manifest(
     return manifest, notes
 
 
-def _spec(stats: ChannelStats, kind: Kind, notes: list[str]) -> ImageSpec:
-    names = {1: ("gray",), 3: ("red", "green", "blue")}.get(
-        kind.num_channels, tuple(f"band{i + 1}" for i in range(kind.num_channels))
-    )
-    std = stats.std
-    for name, value, spread in zip(names, stats.mean, std, strict=True):
-        if not spread > 0:
-            notes.append(f"channel {name} is {value:g} everywhere; its std is taken as 1")
-    dtype = np.dtype(kind.dtype)
-    if dtype.kind == "f":
+def channel_names(num_channels: int) -> tuple[str, ...]:
+    """Return the names of the channels of images that do not name them."""
+    numbered = tuple(f"band{i + 1}" for i in range(num_channels))
+    return {1: ("gray",), 3: ("red", "green", "blue")}.get(num_channels, numbered)
+
+
+def spec_of(stats: ChannelStats, num_channels: int, dtype: PixelType) -> ImageSpec:
+    """Return what pixels with these statistics mean.
+
+    Args:
+        stats: Statistics of each channel; a std of 0 counts as 1.
+        num_channels: Number of channels.
+        dtype: Depth.
+    """
+    kind, std = np.dtype(dtype), stats.std
+    if kind.kind == "f":
         value_range = (float(stats.low.min()), float(stats.high.max()))
     else:
-        value_range = (float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
+        value_range = (float(np.iinfo(kind).min), float(np.iinfo(kind).max))
     return ImageSpec(
-        channels=names,
-        dtype=kind.dtype,
+        channels=channel_names(num_channels),
+        dtype=dtype,
         mean=tuple(stats.mean.tolist()),
         std=tuple(np.where(std > 0, std, 1.0).tolist()),
         value_range=value_range,
     )
+
+
+def _constant_channels(stats: ChannelStats, spec: ImageSpec) -> Iterator[str]:
+    for name, value, spread in zip(spec.channels, stats.mean, stats.std, strict=True):
+        if not spread > 0:
+            yield f"channel {name} is {value:g} everywhere; its std is taken as 1"
 
 
 def class_notes(classes: Sequence[str], counts: Mapping[str, Mapping[str, int]]) -> Iterator[str]:

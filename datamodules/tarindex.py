@@ -20,7 +20,7 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from datamodules.guard import MAX_MEMBERS_PER_SAMPLE, check_member, split_member
+from datamodules.guard import SampleKeys, check_member, split_member
 from datamodules.tarwalk import Member, walk
 from mae.errors import DataError
 from mae.files import atomic_write
@@ -95,8 +95,8 @@ class TarIndex:
             ignore: Suffixes of members that are passed over instead of refused.
 
         Raises:
-            DataError: If the tar is cut or damaged, holds a member that is not allowed, or the
-                members of a sample are not adjacent; the message names shard and byte.
+            DataError: If the tar is cut or damaged, holds a member that is not allowed, the members
+                of a sample are not adjacent, or it has several images; names shard and byte.
         """
         building = _Building(str(path), frozenset(ignore))
         try:
@@ -183,7 +183,7 @@ class _Building:
     def __init__(self, path: str, ignore: Collection[str]):
         self.path, self.ignore = path, ignore
         self.keys: list[str] = []
-        self.seen: set[str] = set()
+        self.samples = SampleKeys()
         self.first: list[int] = []
         self.members: list[tuple[str, int, int, int]] = []
 
@@ -193,21 +193,9 @@ class _Building:
         if suffix in self.ignore:
             return
         check_member(member.name, suffix, member.size, where=where)
-        if not self.keys or self.keys[-1] != key:
-            if key in self.seen:
-                raise DataError(
-                    f"{where}: the members of sample {key!r} are not adjacent, or the key stands "
-                    f"twice; pack the images again"
-                )
-            self.seen.add(key)
+        if self.samples.add(key, suffix, where=where):
             self.keys.append(key)
             self.first.append(len(self.members))
-        elif suffix in {of_sample[0] for of_sample in self.members[self.first[-1] :]}:
-            raise DataError(f"{where}: sample {key!r} has two members .{suffix}; pack it again")
-        elif len(self.members) - self.first[-1] >= MAX_MEMBERS_PER_SAMPLE:
-            raise DataError(
-                f"{where}: sample {key!r} has more than {MAX_MEMBERS_PER_SAMPLE} members"
-            )
         self.members.append((suffix, member.offset, member.size, _crc_of(file, member, where)))
 
     def finish(self, num_bytes: int) -> TarIndex:

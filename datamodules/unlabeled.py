@@ -140,6 +140,8 @@ class UnlabeledShards(ImageDataModule):
         sizes = [shard.num_samples for shard in self.manifest.shards("train")]
         self.plan = Plan(sizes, seed=seed, lanes=lanes, window=window)
         self.num_samples = self.plan.num_samples
+        others = [split for split in self.splits if split != "train"]
+        self.num_evaluated = sum(self.manifest.num_samples(split) for split in others)
         self._check_crop_fits(crop)
 
     def setup(self, stage: str) -> None:
@@ -187,7 +189,9 @@ class UnlabeledShards(ImageDataModule):
 
     def fingerprint(self) -> dict[str, Any]:
         """Return everything that the order of samples depends on."""
-        data = {"data": self.digest, "split": "train", "decode": self.decode}
+        # Which images are replaced depends on the limit of pixels.
+        data: dict[str, Any] = {"data": self.digest, "split": "train", "decode": self.decode}
+        data["max_pixels"] = self.max_pixels
         return data | self.plan.fingerprint()
 
     def _train_files(self) -> ShardFiles:

@@ -10,7 +10,6 @@ import io
 import logging
 import lzma
 import math
-import zlib
 from itertools import islice
 from typing import Any
 
@@ -23,9 +22,16 @@ from datamodules.decode.geometry import Pixels, orient
 from datamodules.decode.picture import drop_opaque_alpha
 from datamodules.guard import VALUES_PER_PIXEL, BadImageError, check_pixels
 
+try:
+    from isal import isal_zlib as zlib  # inflates in half the time
+except ImportError:  # no wheel for this platform
+    import zlib  # type: ignore[no-redef]
+
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # our errors say what is damaged
 _LOSSLESS = {"bool": "uint8", "int8": "int16", "float16": "float32"}
 _NATIVE = ("uint8", "uint16", "int16", "float32")
+_MAX_PADDING, _MIN_PIECE_BYTES = 4, 2**24  # tiles may be larger than small images
+_DEFLATE_RATIO, _HARMLESS_BYTES = 1032, 2**26
 _DEFLATE, _LZMA = (8, 32946), 34925  # values of the tag Compression
 _ALPHA = (1, 2)  # TIFF 6.0, ExtraSamples: associated and unassociated alpha
 _MAX_PAGES = 64  # reduced copies and masks of one image
@@ -43,6 +49,7 @@ def decode_tiff(data: bytes, *, what: str, max_pixels: int) -> Pixels:
             max_pixels=max_pixels,
             what=what,
         )
+        _refuse_depth(str(page.dtype), what=what)
         _check_segments(page, data, max_pixels=max_pixels, what=what)
         if page.axes not in ("YX", "YXS", "SYX"):
             raise BadImageError(
@@ -52,7 +59,7 @@ def decode_tiff(data: bytes, *, what: str, max_pixels: int) -> Pixels:
         pixels = _channels_first(_read(page, data, what=what), page.axes)
         pixels = _to_brightness(pixels, page, what=what)
         _check_valid(pixels, page, what=what)
-        return orient(_to_native(pixels, what=what), int(_tag(page, "Orientation", 1)))
+        return orient(_to_native(pixels), int(_tag(page, "Orientation", 1)))
 
 
 def _only_page(file: Any, *, what: str) -> Any:
@@ -68,21 +75,25 @@ def _only_page(file: Any, *, what: str) -> Any:
 
 
 def _check_segments(page: Any, data: bytes, *, max_pixels: int, what: str) -> None:
-    """Refuse strips or tiles that would take more memory than their pixels.
+    """Refuse strips or tiles that would take far more memory than the image.
 
-    tifffile alone inflates without a limit, so they are inflated here first, up to the limit.
+    tifffile alone inflates without a limit.  A piece that could take much memory, by deflate's
+    largest ratio, is inflated here first, up to the limit.
     """
-    num_values = math.prod(page.chunks)
-    if num_values > VALUES_PER_PIXEL * max_pixels:
+    limit = math.prod(page.chunks) * page.dtype.itemsize
+    image = math.prod(page.shape) * page.dtype.itemsize
+    harmless = min(VALUES_PER_PIXEL * max_pixels * page.dtype.itemsize, _HARMLESS_BYTES)
+    if limit > _MAX_PADDING * image + _MIN_PIECE_BYTES:
         raise BadImageError(
-            f"{what} is stored in pieces of {num_values:,} values; allowed: "
-            f"{VALUES_PER_PIXEL * max_pixels:,}. Save it in smaller tiles or strips",
+            f"{what} has {image:,} bytes of pixels in pieces of {limit:,} bytes; allowed: pieces "
+            f"of at most {_MAX_PADDING} times the image. Save it in smaller tiles",
             reason="too many pixels",
         )
-    limit = num_values * page.dtype.itemsize
     for offset, size in zip(page.dataoffsets, page.databytecounts, strict=True):
         segment = data[offset : offset + size]
         if page.compression in _DEFLATE:
+            if size * _DEFLATE_RATIO <= harmless:
+                continue
             length = len(zlib.decompressobj().decompress(segment, limit + 1))
         elif page.compression == _LZMA:
             length = len(lzma.LZMADecompressor().decompress(segment, limit + 1))
@@ -167,18 +178,20 @@ def _check_valid(pixels: Pixels, page: Any, *, what: str) -> None:
         )
 
 
-def _to_native(pixels: Pixels, *, what: str) -> Pixels:
+def _to_native(pixels: Pixels) -> Pixels:
     depth = pixels.dtype.name
     if depth == "bool":
         return pixels.astype(np.uint8) * np.uint8(255)
-    depth = _LOSSLESS.get(depth, depth)
-    if depth not in _NATIVE:
+    return pixels.astype(_LOSSLESS.get(depth, depth), copy=False)
+
+
+def _refuse_depth(depth: str, *, what: str) -> None:
+    if depth not in (*_LOSSLESS, *_NATIVE):
         raise BadImageError(
             f"{what} stores {depth} values; allowed: {', '.join(_NATIVE)}. Convert it to the "
             f"depth that keeps what you need",
             reason=f"depth {depth}",
         )
-    return pixels.astype(depth, copy=False)
 
 
 def _tag(page: Any, name: str, default: Any) -> Any:

@@ -20,8 +20,6 @@ import numpy as np
 from datamodules.guard import IMAGE_SUFFIXES, MAX_PIXELS
 from datamodules.indexing.labels import Labels, find_labels
 from datamodules.indexing.place import IndexPlace, index_place
-from datamodules.indexing.shardlist import ShardList, list_shards
-from datamodules.indexing.shardnames import SplitRule, splits_of
 from datamodules.inspection.blocks import BadSample
 from datamodules.inspection.findings import Findings, Seen
 from datamodules.inspection.loose import LooseShard
@@ -30,6 +28,8 @@ from datamodules.locations import is_url
 from datamodules.manifest import Manifest, ShardInfo
 from datamodules.packing.results import Kind, ShardResult
 from datamodules.packing.workers import team_of
+from datamodules.shardlist import ShardList, list_shards
+from datamodules.shardnames import SplitRule, splits_of
 from datamodules.tally import Tally, build_manifest
 from datamodules.tarwalk import walk
 from mae.errors import ConfigError, DataError

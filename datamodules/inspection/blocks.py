@@ -156,7 +156,7 @@ def measure(block: Block) -> Measured:
         DataError: If the shard cannot be opened.
     """
     measured, digests = Measured(), []
-    handle = _open(block.files)
+    handle = open_file(block.files)
     try:
         for place, key, members in zip(block.places, block.keys, block.members, strict=True):
             what = f"{block.files.name(0)}: {key}"
@@ -181,7 +181,12 @@ def measure(block: Block) -> Measured:
     return measured
 
 
-def _open(files: ShardFiles) -> int:
+def open_file(files: ShardFiles) -> int:
+    """Return the handle of a shard that stands alone.
+
+    Raises:
+        DataError: If it cannot be opened.
+    """
     for _ in range(_OPEN_ATTEMPTS - 1):
         try:
             return os.open(files.path(0), os.O_RDONLY)

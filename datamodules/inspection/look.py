@@ -13,8 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from datamodules.guard import MAX_PIXELS
-from datamodules.indexing.shardlist import is_tar, list_shards
-from datamodules.indexing.shardnames import splits_of
 from datamodules.inspection.blocks import Block, blocks_of
 from datamodules.inspection.check import differences, kind_of_spec
 from datamodules.inspection.findings import Findings
@@ -25,6 +23,8 @@ from datamodules.manifest import FILE_NAME, Manifest
 from datamodules.packing.results import Kind
 from datamodules.packing.workers import team_of
 from datamodules.shardfiles import CACHE_GIB, open_files
+from datamodules.shardlist import is_tar, list_shards
+from datamodules.shardnames import splits_of
 from datamodules.tarindex import TarIndex
 from mae.errors import ConfigError, DataError
 
@@ -98,7 +98,7 @@ def inspect_shards(
 
     Args:
         source: Directory or URL with a manifest; or tars without one, see
-            `datamodules.indexing.shardlist.list_shards`.
+            `datamodules.shardlist.list_shards`.
         deep: Read every byte and decode every image.
         num_images: How many are decoded otherwise.
         num_sheet: How many are chosen for a contact sheet.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from datamodules.locations import is_url
 from datamodules.tarindex import TarIndex
@@ -67,48 +67,47 @@ class LooseShard:
         return self.scratch / f"{hashlib.sha256(self.location.encode()).hexdigest()}.tar"
 
 
-def _write(file: IO[bytes], block: bytes) -> None:
-    try:
-        file.write(block)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {file.name}: {error.strerror}; free space on that disk, or give another "
-            f"directory as OUT"
-        ) from error
-
-
 def _fetch(url: str, local: Path) -> None:
     """Bring a file of unknown size and digest here, whole.
 
     # Choice: an attempt that failed begins anew.  Only size and digest would tell whether two
     # halves belong together, and these are what is to be found out.
+
+    Raises:
+        DataError: If it cannot be fetched.
+        OutputError: If the disk is full or may not be written.
     """
     from datamodules.remote import Patience
     from datamodules.remote.bodies import open_body
-    from datamodules.remote.filesystems import describe, final_error, public
+    from datamodules.remote.fetch import persist
 
     patience, part = Patience(), local.with_suffix(".part")
-    for failures in range(1, patience.attempts + 1):
-        try:
-            with open_body(url, stall_s=patience.stall_s) as body, part.open("wb") as file:
-                for block in body.blocks:
-                    _write(file, block)
-                if body.size not in (None, file.tell()):
-                    raise ConnectionError(f"{file.tell():,} of {body.size:,} bytes came")
-            part.replace(local)
-        except OutputError:
-            raise
-        except Exception as error:
-            final = final_error(error, url)
-            if final is error:
-                raise
-            if final is not None:
-                raise DataError(f"shard {final}") from error
-            if failures == patience.attempts:
-                raise DataError(
-                    f"shard {public(url)} could not be read, asked {failures} times; the last "
-                    f"answer: {describe(error)}. Check the network and the server, then run again"
-                ) from error
-            time.sleep(patience.pause_s(url, failures))
-        else:
-            return
+
+    def attempt() -> None:
+        with open_body(url, stall_s=patience.stall_s) as body:
+            done = 0
+            with _writing(part):
+                part.write_bytes(b"")
+            for block in body.blocks:
+                with _writing(part), part.open("ab") as file:
+                    done += file.write(block)
+            if body.size not in (None, done):
+                raise ConnectionError(f"{done:,} of {body.size:,} bytes came")
+
+    try:
+        persist(attempt, url, patience)
+    except (DataError, FileNotFoundError) as error:
+        raise DataError(f"shard {error}") from error
+    with _writing(local):
+        part.replace(local)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {path}: {error.strerror}; free space on that disk, or give another "
+            f"directory as OUT"
+        ) from error

@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
 
 from datamodules.decode import Pixels, decode
 from datamodules.guard import IMAGE_SUFFIXES, BadImageError
-from datamodules.inspection.blocks import Block
+from datamodules.inspection.blocks import Block, open_file
 from datamodules.inspection.findings import OTHER_KIND
 from datamodules.inspection.histogram import percentiles
 from datamodules.inspection.look import Inspection
@@ -111,7 +111,7 @@ def _stretch(inspection: Inspection, kind: Kind | None) -> NDArray[np.float64]:
 def _cells(block: Block, *, kind: Kind | None, stretch: NDArray[np.float64]) -> list[_Cell]:
     shard = block.files.name(0).rpartition("/")[2].removesuffix(".tar")
     cells = []
-    with block.files.path(0).open("rb") as file:
+    with os.fdopen(open_file(block.files), "rb") as file:
         for key, members in zip(block.keys, block.members, strict=True):
             image = next((m for m in members if m.suffix in IMAGE_SUFFIXES), None)
             data = b"" if image is None else os.pread(file.fileno(), image.size, image.offset)

@@ -10,11 +10,12 @@ Source: Python documentation, "concurrent.futures"; dask.distributed documentati
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -39,6 +40,7 @@ _POLL_S = 0.2
 _MAX_PROCESSES = 64
 _IMAGES_WORTH_A_PROCESS = 500  # starting one takes about as long as packing these
 _CLUSTER_WAIT_S = 30
+_SHAPING = ("domain-mae", "numpy", "pillow", "tifffile")  # what is in the shards depends on these
 
 
 class UnfinishedError(DataError):
@@ -113,7 +115,8 @@ def team_of(workers: int, *, dask: str | None = None) -> Iterator[Team]:
         dask: Address of a dask scheduler, whose workers are taken instead.
 
     Raises:
-        ConfigError: If `workers` is impossible, or dask is not installed.
+        ConfigError: If `workers` is impossible, dask is not installed, or its workers have other
+            versions of what shapes the shards.
         DataError: If no scheduler answers, or it has no workers.
     """
     if workers < 1:
@@ -187,8 +190,45 @@ def _cluster(address: str) -> Iterator[Team]:
             raise DataError(
                 f"the dask scheduler at {address} has no workers; start some with `dask worker`"
             ) from error
+        _require_equal_versions(client.run(package_versions), package_versions())
         size = sum(client.nthreads().values())
         words = f"by {size} threads of the dask cluster at {address}"
         with client.get_executor(pure=False) as executor:
             lost = (BrokenExecutor, CancelledError, distributed.KilledWorker)
             yield Team(executor, size, words, lost)
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions here of what decodes and measures images; ``none`` where one is absent.
+
+    Other versions may decode to other values, and shards should not depend on who wrote them.
+    """
+    found = {}
+    for name in _SHAPING:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "none"
+    return found
+
+
+def _require_equal_versions(
+    of_workers: Mapping[str, Mapping[str, str]], ours: Mapping[str, str]
+) -> None:
+    """Refuse a cluster whose workers have other versions than this process.
+
+    Raises:
+        ConfigError: Names the packages, both versions, and a worker.
+    """
+    differing = {
+        name: f"{name} {versions.get(name)} on {worker}, {version} here"
+        for worker, versions in of_workers.items()
+        for name, version in ours.items()
+        if versions.get(name) != version
+    }
+    if differing:
+        raise ConfigError(
+            f"the workers of the dask cluster have other versions than this process "
+            f"({'; '.join(differing.values())}), and might write other shards; install the same "
+            f"versions everywhere"
+        )

@@ -110,7 +110,7 @@ class ShardCache:
                 digest = self._record(wanted.key).read_text(encoding="ascii").partition(" ")[0]
                 self._verified[wanted.key] = (found.st_ino, found.st_mtime_ns, digest)
             return digest == wanted.sha256
-        except OSError:
+        except (OSError, ValueError):  # gone, or rubbish
             return False
 
     def get(

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from datamodules.remote.bodies import BLOCK, BrokenBodyError, open_body
-from datamodules.remote.filesystems import describe, final_error, public
+from datamodules.remote.filesystems import check_directory, describe, final_error, public
 from mae.errors import DataError, OutputError
 
 _Answer = TypeVar("_Answer")
@@ -32,8 +33,8 @@ class Patience:
     """How long a server is asked.
 
     Attributes:
-        attempts: Requests for one file that may fail; one that brought `BLOCK` bytes or more
-            starts the count again.
+        attempts: Requests for one file that may fail; one that came `BLOCK` bytes or more further
+            than all before starts the count again.
         first_pause_s: Pause after the first failure; it doubles with each one.
         longest_pause_s: Longest pause.
         stall_s: Seconds without a byte after which a request has failed.
@@ -66,9 +67,11 @@ def read_bytes(url: str, *, max_bytes: int, patience: Patience | None = None) ->
     Raises:
         FileNotFoundError: If it does not exist.
         DataError: If it may not be read, is larger, or the server did not answer.
-        ConfigError: If a library is missing.
+        ConfigError: If a library is missing, or the URL was joined to one with a query.
     """
     patience = patience or Patience()
+    if "/" in urlsplit(url).query:
+        check_directory(url)
 
     def attempt() -> bytes:
         with open_body(url, stall_s=patience.stall_s) as body:
@@ -87,7 +90,7 @@ def read_bytes(url: str, *, max_bytes: int, patience: Patience | None = None) ->
             raise BrokenBodyError(f"{total:,} of {size:,} bytes came")
         return b"".join(parts)
 
-    return _persist(attempt, url, patience)
+    return persist(attempt, url, patience)
 
 
 def download(
@@ -120,7 +123,7 @@ def download(
         OutputError: If the disk is full or may not be written.
     """
     with _Download(url, part, num_bytes, sha256, on_bytes) as running:
-        _persist(
+        persist(
             lambda: running.attempt(patience.stall_s),
             url,
             patience,
@@ -247,12 +250,12 @@ class _Download:
         )
 
 
-def _persist(
+def persist(
     attempt: Callable[[], _Answer],
     url: str,
     patience: Patience,
     *,
-    progress: Callable[[], int] = lambda: 0,
+    progress: Callable[[], int] | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> _Answer:
     """Return the answer of the first attempt that succeeds.
@@ -261,8 +264,12 @@ def _persist(
         attempt: Asks once.
         url: What is asked for.
         patience: How often, and with which pauses.
-        progress: Bytes that have arrived.
+        progress: Bytes that have arrived and are kept; without it each attempt begins anew.
         pause: Waits for some seconds.
+
+    Raises:
+        FileNotFoundError: If it does not exist.
+        DataError: If it may not be read, or the server did not answer.
     """
     failures = asked = reached = 0
     while True:
@@ -277,12 +284,14 @@ def _persist(
                 raise
             if final is not None:
                 raise final from error
-            failures = 1 if progress() - reached >= BLOCK else failures + 1
-            reached = progress()
+            # What a server without ranges sends again is no progress, wherever it breaks.
+            done = progress() if progress is not None else 0
+            failures = 1 if done - reached >= BLOCK else failures + 1
+            reached = max(reached, done)
             if failures >= patience.attempts:
+                kept = "" if progress is None else "; what has arrived is kept"
                 raise DataError(
                     f"{public(url)} could not be read, asked {asked} times; the last answer: "
-                    f"{describe(error)}. Check the network and the server, then run again; what "
-                    f"has arrived is kept"
+                    f"{describe(error)}. Check the network and the server, then run again{kept}"
                 ) from error
         pause(patience.pause_s(url, failures))

@@ -51,6 +51,28 @@ def public(url: str) -> str:
     return urlunsplit((parts.scheme, address, parts.path, "…" if parts.query else "", ""))
 
 
+def has_query(url: str) -> bool:
+    """Return whether a URL of a web server has a query; names in object stores may have a ``?``."""
+    found = url.partition("://")[0].lower()
+    return _FAMILY.get(found, found) == "http" and bool(urlsplit(url).query)
+
+
+def check_directory(url: str) -> None:
+    """Refuse a directory with a query: the names of its files would become part of the query.
+
+    Args:
+        url: That of the directory, or of a file in it as they were joined.
+
+    Raises:
+        ConfigError: If it has a query.
+    """
+    if has_query(url):
+        raise ConfigError(
+            f"{public(url)} is a directory with a query, to which no file names can be joined; "
+            f"allowed: a URL without ?…. If that is how you log in, {_credentials(url)}"
+        )
+
+
 def filesystem(url: str, *, stall_s: float) -> Any:
     """Return this process's fsspec filesystem for a URL.
 

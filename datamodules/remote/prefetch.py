@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import copy
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
 
-from datamodules.remote.filesystems import filesystem
+from datamodules.remote.filesystems import describe, filesystem
 from datamodules.remote.shards import CachedShards
 from mae.errors import ConfigError, MAEError
 
+_LOG = logging.getLogger("datamodules.remote")
 _JOIN_S = 5.0
 _AFTER_ERROR_S = 60.0
 
@@ -34,9 +36,11 @@ class Prefetcher:
         position: Returns the position of the stream that is read next.
         num_threads: Shards that are fetched at once.
         pause_s: Seconds between looks at the position once everything that fits is there.
+        reserved_bytes: Room that is left to others, as the shards of an evaluation; at most half of
+            the cache counts, and never what is shuffled together.
 
     Raises:
-        ConfigError: If the shards have no plan, or there is no thread.
+        ConfigError: If the shards have no plan, there is no thread, or the room is negative.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class Prefetcher:
         position: Callable[[], int],
         num_threads: int = 2,
         pause_s: float = 0.5,
+        reserved_bytes: int = 0,
     ):
         if files.plan is None or num_threads < 1:
             raise ConfigError(
@@ -53,8 +58,13 @@ class Prefetcher:
                 f"plan {files.plan} and num_threads {num_threads}"
             )
         self.files, self.plan, self.position = files, copy.copy(files.plan), position
+        if reserved_bytes < 0:
+            raise ConfigError(f"reserved_bytes is {reserved_bytes}; allowed: 0 or more")
         self.num_threads, self.pause_s = num_threads, pause_s
-        self.errors: dict[int, MAEError] = {}  # by shard, the last one; gone once it is fetched
+        bound = files.cache.max_bytes
+        self.reserved_bytes = max(0, min(reserved_bytes, bound // 2, bound - files.window_bytes))
+        self.errors: dict[int, Exception] = {}  # by shard, the last one; gone once it is fetched
+        self._unsaid = threading.Lock()  # taken, for good, by who tells of a defect
         self._again_at: dict[int, float] = {}
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -106,7 +116,7 @@ class Prefetcher:
             position: Position of the stream that is read next.
         """
         found: dict[int, int] = {}
-        room = self.files.cache.max_bytes
+        room = self.files.cache.max_bytes - self.reserved_bytes
         # This epoch and the next: each shard, and once more for each lane that cuts one.
         limit = 2 * (len(self.files.shards) + self.plan.lanes)
         for shard in itertools.islice(self.plan.upcoming(position, self.files.lanes), limit):
@@ -130,12 +140,8 @@ class Prefetcher:
     def _fetched(self, files: CachedShards, shard: int, stopped: threading.Event) -> bool:
         """Return whether a shard has come that was not there; note an error."""
         wanted = files.wanted[shard]
-        if (
-            stopped.is_set()
-            or wanted is None
-            or files.cache.holds(wanted)
-            or self._again_at.get(shard, 0.0) > time.monotonic()
-        ):
+        is_later = self._again_at.get(shard, 0.0) > time.monotonic()
+        if stopped.is_set() or wanted is None or is_later:
             return False
 
         def check(*_: object) -> None:
@@ -147,10 +153,21 @@ class Prefetcher:
             check()
 
         try:
+            if files.cache.holds(wanted):
+                return False
             has_come = files.fetch_ahead(shard, on_bytes=check, pause=pause)
         except _StoppedError:
             return False
-        except MAEError as error:
+        except Exception as error:
+            if not isinstance(error, MAEError) and self._unsaid.acquire(blocking=False):
+                _LOG.warning(
+                    "shard %s cannot be fetched ahead (%s: %s); it is tried again every %.0f s, "
+                    "and fetched when it is read",
+                    files.name(shard),
+                    type(error).__name__,
+                    describe(error),
+                    _AFTER_ERROR_S,
+                )
             self.errors[shard] = error
             self._again_at[shard] = time.monotonic() + _AFTER_ERROR_S
             return False

@@ -16,7 +16,7 @@ from datamodules.manifest import ShardInfo
 from datamodules.plan import Plan
 from datamodules.remote.cache import ShardCache, Wanted
 from datamodules.remote.fetch import OnBytes, read_bytes
-from datamodules.remote.filesystems import public
+from datamodules.remote.filesystems import check_directory, has_query, public
 from datamodules.shardfiles import index_location, matching_index
 from datamodules.tarindex import INDEX_SUFFIX, TarIndex, index_path
 from mae.errors import ConfigError, DataError
@@ -42,9 +42,13 @@ class CachedShards:
         lag: Positions by which other processes of this machine may be behind the one that was
             sought last; what they may still need is kept.
         ignore: Suffixes of members that are passed over, see `TarIndex.build`.
+        protected: Shards of a stream that goes on after these were read, in the same cache.  When
+            room is needed, those go that the stream needs last, after these here if they have no
+            plan.
 
     Raises:
-        ConfigError: If the cache cannot hold the shards that are shuffled together.
+        ConfigError: If the cache cannot hold the shards that are shuffled together, or the root has
+            a query.
     """
 
     def __init__(
@@ -57,8 +61,12 @@ class CachedShards:
         lanes: Collection[int] | None = None,
         lag: int = 0,
         ignore: Collection[str] = (),
+        protected: CachedShards | None = None,
     ):
+        if is_url(root) and any(join(root, shard.path) != shard.path for shard in shards):
+            check_directory(root)
         self.root, self.shards, self.cache = root, tuple(shards), cache
+        self.protected = protected
         self.plan, self.lanes, self.lag, self.ignore = plan, lanes, lag, tuple(ignore)
         self.position = 0
         self.locations = tuple(join(root, shard.path) for shard in self.shards)
@@ -72,8 +80,7 @@ class CachedShards:
             location if wanted is None else public(location)
             for location, wanted in zip(self.locations, self.wanted, strict=True)
         )
-        if plan is not None:
-            self._check_room(plan)
+        self.window_bytes = 0 if plan is None else self._window_bytes(plan)
 
     def path(self, shard: int) -> Path:
         """Return the local file of a shard; a remote one is fetched first.
@@ -120,8 +127,10 @@ class CachedShards:
                         return self._index_here(shard, self.cache.path(wanted.key))
 
     def seek(self, position: int) -> None:
-        """Tell which position of the stream is read next."""
+        """Tell which position of the stream is read next; of the protected one, if there is one."""
         self.position = position
+        if self.protected is not None:
+            self.protected.seek(position)
 
     def fetch_ahead(
         self,
@@ -156,15 +165,20 @@ class CachedShards:
         return True
 
     def next_uses(self) -> Mapping[str, int]:
-        """Return the position at which each remote shard of the plan is read next, by its key."""
+        """Return the position at which each remote shard of the plan is read next, by its key.
+
+        What is protected counts too.
+        """
+        others = {} if self.protected is None else self.protected.next_uses()
         if self.plan is None:
-            return {}
+            return others
         uses = self.plan.next_uses(max(0, self.position - self.lag), self.lanes).tolist()
-        return {
+        own = {
             wanted.key: use
             for wanted, use in zip(self.wanted, uses, strict=True)
             if wanted is not None
         }
+        return own | dict(others)
 
     def _index_here(self, shard: int, path: Path) -> TarIndex:
         """Return the index of a shard in the cache, whose lock is held."""
@@ -184,6 +198,8 @@ class CachedShards:
         max_bytes = max(info.num_bytes, _MIN_INDEX_BYTES)
         patience = replace(self.cache.patience, attempts=_INDEX_ATTEMPTS)
         for place in (beside, central) if is_below_root else (central, beside):
+            if has_query(place):  # the name that was joined became part of it
+                continue
             with contextlib.suppress(OSError, DataError):
                 if not is_url(place):
                     return Path(place).read_bytes()
@@ -206,7 +222,8 @@ class CachedShards:
                 raise
             raise DataError(f"shard {name}, in the cache: {error}") from error
 
-    def _check_room(self, plan: Plan) -> None:
+    def _window_bytes(self, plan: Plan) -> int:
+        """Return the most bytes that are shuffled together, which the cache can hold."""
         num_lanes = plan.lanes if self.lanes is None else len(self.lanes)
         together = num_lanes * plan.window
         sizes = sorted((w.num_bytes for w in self.wanted if w is not None), reverse=True)
@@ -218,3 +235,4 @@ class CachedShards:
                 f"bytes; raise the cache's bound to that or more, or lower the window "
                 f"({plan.window})"
             )
+        return needed

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, cast, get_args
 
-import numpy as np
 from torch.utils.data import Dataset
 
 from datamodules.augment import Augment
@@ -24,12 +23,12 @@ from datamodules.loading import Batch, collate
 from datamodules.records import Decode, Record
 from datamodules.statistics import ChannelStats
 from datamodules.stream.samples import Reader, ShardStream, StreamSample
+from datamodules.tally import spec_of
 from mae.errors import DataError, unknown_name
 from mae.spec import ImageSpec, PixelType
 
 _MAX_BAD_IN_A_ROW = 8
 _NUM_MEASURED_SHARDS = 8
-_CHANNELS = {1: ("gray",), 3: ("red", "green", "blue")}
 
 
 class StreamBatches(Dataset[Batch]):
@@ -145,12 +144,14 @@ class Measured:
         num_images: How many were measured.
         num_left_out: How many were undecodable or of a rarer kind.
         min_size: Smallest ``(height, width)``, each axis by itself.
+        image_bytes: Mean bytes of an image, undecoded.
     """
 
     spec: ImageSpec
     num_images: int
     num_left_out: int
     min_size: tuple[int, int]
+    image_bytes: float
 
 
 def measure(
@@ -184,7 +185,7 @@ def measure(
             if len(undecodable) >= max(num_images, _MAX_BAD_IN_A_ROW):
                 break
             continue
-        kinds.setdefault((len(pixels), pixels.dtype.name), _Kind()).add(pixels)
+        kinds.setdefault((len(pixels), pixels.dtype.name), _Kind()).add(pixels, len(sample.image))
         on_image()
         if sum(kind.num_images for kind in kinds.values()) >= num_images:
             break
@@ -198,10 +199,11 @@ def measure(
     (chans, dtype), kind = max(kinds.items(), key=lambda item: item[1].num_images)
     others = sum(other.num_images for other in kinds.values()) - kind.num_images
     return Measured(
-        spec=_spec(kind.stats, chans, dtype),
+        spec=spec_of(kind.stats, chans, cast("PixelType", dtype)),
         num_images=kind.num_images,
         num_left_out=len(undecodable) + others,
         min_size=kind.min_size,
+        image_bytes=kind.num_bytes / kind.num_images,
     )
 
 
@@ -209,29 +211,15 @@ class _Kind:
     """Images with the same channels and depth, together."""
 
     def __init__(self) -> None:
-        self.num_images = 0
+        self.num_images = self.num_bytes = 0
         self.stats: ChannelStats
         self.min_size: tuple[int, int]
 
-    def add(self, pixels: Pixels) -> None:
+    def add(self, pixels: Pixels, num_bytes: int) -> None:
         stats, (height, width) = ChannelStats.of(pixels), pixels.shape[1:]
         if self.num_images:
             stats = self.stats.merge(stats)
             height, width = min(height, self.min_size[0]), min(width, self.min_size[1])
         self.stats, self.min_size = stats, (height, width)
         self.num_images += 1
-
-
-def _spec(stats: ChannelStats, chans: int, dtype: str) -> ImageSpec:
-    kind, std = np.dtype(dtype), stats.std
-    if kind.kind == "f":
-        low, high = float(stats.low.min()), float(stats.high.max())
-    else:
-        low, high = float(np.iinfo(kind).min), float(np.iinfo(kind).max)
-    return ImageSpec(
-        channels=_CHANNELS.get(chans, tuple(f"band{i + 1}" for i in range(chans))),
-        dtype=cast("PixelType", dtype),
-        mean=tuple(stats.mean.tolist()),
-        std=tuple(np.where(std > 0, std, 1.0).tolist()),
-        value_range=(low, high),
-    )
+        self.num_bytes += num_bytes

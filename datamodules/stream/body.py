@@ -19,13 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from datamodules.locations import absolute, is_url
+from datamodules.locations import PIPE, absolute, is_url, shown, split_list
 from datamodules.remote.fetch import Patience
-from datamodules.remote.filesystems import public
 from datamodules.tarindex import checksum
 from mae.errors import ConfigError, DataError
 
-PIPE = "pipe:"
 _SCHEMES = ("http", "https")
 _COMPRESSED_NAMES = (".gz", ".tgz", ".bz2", ".xz", ".zst")
 _COMPRESSED_BYTES = {
@@ -45,20 +43,15 @@ _CURL_HTTP_ERROR = 22
 _PROGRAM_PATIENCE = Patience(attempts=4)
 
 
-def shown(location: str) -> str:
-    """Return a location as it may be shown: a URL without its secrets."""
-    return public(location) if is_url(location) else location
-
-
 def names_shards(text: str) -> bool:
     """Return whether a text names shards themselves, and not a directory with a manifest.
 
     Args:
         text: What the user gave: a directory, its URL, or locations, joined by ``::``.
     """
-    if text.startswith(PIPE):
+    parts = [part.partition("?")[0].lower() for part in split_list(text)]
+    if any(part.startswith(PIPE) for part in parts):
         return True
-    parts = [part.partition("?")[0].lower() for part in text.split("::")]
     return any(part.endswith((".tar", *_COMPRESSED_NAMES)) for part in parts) and not (
         Path(text).is_dir()
     )
@@ -66,9 +59,8 @@ def names_shards(text: str) -> bool:
 
 def absolute_shards(text: str) -> str:
     """Return locations, joined by ``::``, that do not depend on the current directory."""
-    if text.startswith(PIPE):
-        return text
-    return "::".join(part if part.startswith(PIPE) else absolute(part) for part in text.split("::"))
+    parts = split_list(text)
+    return "::".join(part if part.startswith(PIPE) else absolute(part) for part in parts)
 
 
 def check_location(location: str, *, allow_pipe: bool) -> None:

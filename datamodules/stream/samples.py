@@ -1,14 +1,16 @@
 """Shards as a stream of samples, by webdataset's own pipeline.
 
-Listing, grouping and shuffling are webdataset's.  Walking the tars, guarding what is let in and
-sharing among processes are ours: webdataset's end early and without an error on a cut tar, inflate
-whatever is compressed, and ask the environment which process they are in.
+Listing and grouping are webdataset's.  Walking the tars, guarding what is let in, sharing among
+processes and shuffling are ours: webdataset's end early and without an error on a cut tar, inflate
+whatever is compressed, ask the environment which process they are in, and count samples whatever
+memory they take.
 
 The order depends on the seed, the epoch, and the number of readers.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,18 +21,20 @@ import numpy as np
 
 from datamodules.guard import (
     IMAGE_SUFFIXES,
-    MAX_MEMBERS_PER_SAMPLE,
     MEMBER_SUFFIXES,
+    SampleKeys,
     check_member,
     split_member,
 )
+from datamodules.locations import shown
 from datamodules.plan import keyed_words
 from datamodules.remote.fetch import Patience
-from datamodules.stream.body import open_shard, shown
+from datamodules.stream.body import open_shard
 from datamodules.tarwalk import Member, walk
 from mae.errors import ConfigError, DataError
 
 _SHARD_ORDER, _SAMPLE_ORDER = 5, 6  # keep these words apart from the Plan's and others
+SHUFFLE_MIB = 512
 _CHUNK = 16 * 2**20  # bytes taken at once: a header may promise more than there is
 
 
@@ -119,6 +123,39 @@ class Every:
         return islice(items, self.first, None, self.step)
 
 
+@dataclass(frozen=True)
+class Shuffle:
+    """A stage of the pipeline that draws the next sample from those that it holds.
+
+    A sample leaves as soon as there are `num_samples` or their images take more than `num_bytes`,
+    so memory holds no more than that and one image.
+
+    Args:
+        num_samples: Samples that are held, that which leaves included.
+        num_bytes: Bytes of their images, undecoded.
+        seed: Another seed draws others.
+    """
+
+    num_samples: int
+    num_bytes: int
+    seed: int
+
+    def __call__(self, samples: Iterable[StreamSample]) -> Iterator[StreamSample]:
+        """Return the samples in another order."""
+        draw = random.Random(self.seed)  # noqa: S311 (no secret)
+        held: list[StreamSample] = []
+        num_bytes = 0
+        for sample in samples:
+            held.append(sample)
+            num_bytes += len(sample.image)
+            while len(held) >= self.num_samples or num_bytes > self.num_bytes:
+                drawn = _take(held, draw)
+                num_bytes -= len(drawn.image)
+                yield drawn
+        while held:
+            yield _take(held, draw)
+
+
 class ShardStream:
     """Samples of tars that are read from front to back.
 
@@ -127,6 +164,7 @@ class ShardStream:
         seed: Another seed gives another order.
         shuffle_buffer: Samples, undecoded, among which the next one is drawn, in each process; 1
             keeps the order of the shards.
+        shuffle_mib: MiB that the images of these samples may take; fewer are held then.
         ignore_suffixes: Suffixes of members that are passed over instead of refused.
         patience: How often a program is started that fails to deliver a shard.
 
@@ -140,11 +178,12 @@ class ShardStream:
         *,
         seed: int,
         shuffle_buffer: int = 1000,
+        shuffle_mib: int = SHUFFLE_MIB,
         ignore_suffixes: Collection[str] = (),
         patience: Patience | None = None,
     ):
         self.locations = tuple(locations)
-        self.seed, self.shuffle_buffer = seed, shuffle_buffer
+        self.seed, self.shuffle_buffer, self.shuffle_mib = seed, shuffle_buffer, shuffle_mib
         self.ignore, self.patience = frozenset(ignore_suffixes), patience
         if not self.locations:
             raise ConfigError("there are no shards to stream; give paths or URLs of tars")
@@ -158,6 +197,8 @@ class ShardStream:
             seen.add(location)
         if shuffle_buffer < 1:
             raise ConfigError(f"shuffle_buffer is {shuffle_buffer}; allowed: 1 or more samples")
+        if shuffle_mib < 1:
+            raise ConfigError(f"shuffle_mib is {shuffle_mib}; allowed: 1 MiB or more per process")
         if known := self.ignore & MEMBER_SUFFIXES:
             raise ConfigError(
                 f"ignore_suffixes has {', '.join(sorted(known))}, which samples are made of; "
@@ -175,7 +216,7 @@ class ShardStream:
             DataError: If a shard cannot be read to its end, or holds what it must not; names shard
                 and byte or key.
         """
-        from webdataset import SimpleShardList, filters
+        from webdataset import SimpleShardList
         from webdataset.pipeline import DataPipeline
 
         words = keyed_words(self.seed, number, _SHARD_ORDER, 0, 0, len(self.locations))
@@ -190,9 +231,7 @@ class ShardStream:
                 Every(share.group, share.groups),
                 self._samples,
                 Every(turn, share.members),
-                filters.shuffle(
-                    self.shuffle_buffer, initial=self.shuffle_buffer, seed=int(words[0])
-                ),
+                Shuffle(self.shuffle_buffer, self.shuffle_mib * 2**20, int(words[0])),
             )
         )
 
@@ -216,7 +255,7 @@ class ShardStream:
         """Yield members as webdataset does, an empty one behind each shard."""
         for shard in shards:
             location = shard["url"]
-            name, keys = shown(location), _Keys()
+            name, keys = shown(location), SampleKeys()
             with open_shard(location, patience=self.patience) as file:
                 for member in walk(file, where=name):
                     where = f"{name} at byte {member.header}"
@@ -233,30 +272,10 @@ class ShardStream:
             yield {}
 
 
-class _Keys:
-    """Keys of one shard so far: what webdataset would merge or halve is refused."""
-
-    def __init__(self) -> None:
-        self.seen: set[str] = set()
-        self._key = ""
-        self._suffixes: set[str] = set()
-
-    def add(self, key: str, suffix: str, *, where: str) -> None:
-        if key != self._key:
-            if key in self.seen:
-                raise DataError(
-                    f"{where}: the members of sample {key!r} are not adjacent, or the key stands "
-                    f"twice; pack the images again"
-                )
-            self.seen.add(key)
-            self._key, self._suffixes = key, set()
-        elif suffix in self._suffixes:
-            raise DataError(f"{where}: sample {key!r} has two members .{suffix}; pack it again")
-        elif len(self._suffixes) >= MAX_MEMBERS_PER_SAMPLE:
-            raise DataError(
-                f"{where}: sample {key!r} has more than {MAX_MEMBERS_PER_SAMPLE} members"
-            )
-        self._suffixes.add(suffix)
+def _take(held: list[StreamSample], draw: random.Random) -> StreamSample:
+    place = draw.randrange(len(held))
+    held[place], held[-1] = held[-1], held[place]
+    return held.pop()
 
 
 def _content(file: IO[bytes], member: Member, *, where: str) -> bytes:

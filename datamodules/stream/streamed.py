@@ -19,12 +19,12 @@ from typing import Any
 from datamodules.augment import Augment, Crop, Flips
 from datamodules.guard import MAX_PIXELS
 from datamodules.loading import BatchLoader, Seat, StreamSampler
-from datamodules.locations import expand, is_url
+from datamodules.locations import PIPE, expand, is_url, shown
 from datamodules.module import ImageDataModule, StartMethod, check_positive
 from datamodules.records import Decode
 from datamodules.stream.batches import StreamBatches, covers, measure
-from datamodules.stream.body import PIPE, check_location, shown
-from datamodules.stream.samples import Reader, ShardStream
+from datamodules.stream.body import check_location
+from datamodules.stream.samples import SHUFFLE_MIB, Reader, ShardStream
 from mae.errors import ConfigError, DataError
 from mae.spec import ImageSpec
 
@@ -52,6 +52,7 @@ class StreamedShards(ImageDataModule):
         scale: Smallest and largest share of the area for ``random_resized``.
         flips: ``none``, ``horizontal``, or ``dihedral`` for all eight rotations and flips.
         shuffle_buffer: Samples, undecoded, among which each process draws the next one.
+        shuffle_mib: MiB per process that these may take; fewer are held of large images.
         ignore_suffixes: Suffixes of members that are passed over instead of refused.
         allow_pipe: Whether ``pipe:COMMAND`` may run commands.
         measured_images: How many of the first images give depth, channels, mean and std.
@@ -82,6 +83,7 @@ class StreamedShards(ImageDataModule):
         scale: tuple[float, float] = (0.2, 1.0),
         flips: Flips = "horizontal",
         shuffle_buffer: int = 1000,
+        shuffle_mib: int = SHUFFLE_MIB,
         ignore_suffixes: list[str] | None = None,
         allow_pipe: bool = False,
         measured_images: int = 256,
@@ -121,6 +123,7 @@ class StreamedShards(ImageDataModule):
             locations,
             seed=seed,
             shuffle_buffer=shuffle_buffer,
+            shuffle_mib=shuffle_mib,
             ignore_suffixes=ignore_suffixes or (),
         )
         further = f" and {len(locations) - 1:,} further shards" if len(locations) > 1 else ""
@@ -130,6 +133,7 @@ class StreamedShards(ImageDataModule):
         self.digest = hashlib.sha256(names.encode()).hexdigest()
         self.resumes = 0  # how often the run was interrupted
         self._spec = _read_spec(spec_file) if spec_file else None
+        self._image_bytes: float | None = None  # mean of the first ones
         self._was_described = False
 
     @property
@@ -222,6 +226,7 @@ class StreamedShards(ImageDataModule):
                 f"{found.min_size[0]} x {found.min_size[1]} px; use a smaller img_size, or crop: "
                 f"random_resized"
             )
+        self._image_bytes = found.image_bytes
         if self._rank == 0:
             spec = found.spec
             mean, std = (" ".join(f"{v:.4g}" for v in values) for values in (spec.mean, spec.std))
@@ -241,6 +246,7 @@ class StreamedShards(ImageDataModule):
             f"streaming {num_shards:,} shards: the order is not exactly resumable; for exact "
             f"resume run `mae index` on them"
         )
+        yield self._memory(readers)
         times = Reader(0, readers).share(num_shards).members
         if times > 1:
             yield (
@@ -248,6 +254,18 @@ class StreamedShards(ImageDataModule):
                 f"{max(self.num_workers, 1)} workers): each shard is read {times} times per epoch, "
                 f"each image decoded once; more shards or fewer workers would save that"
             )
+
+    def _memory(self, readers: int) -> str:
+        """Return the sentence on the memory of the shuffle buffers, over all processes."""
+        most, held = self.stream.shuffle_mib, self.stream.shuffle_buffer
+        each, about = float(most), "up to"
+        if self._image_bytes is not None:
+            each, about = min(most, held * self._image_bytes / 2**20), "about"
+        return (
+            f"shuffling holds {held:,} undecoded images per reader (shuffle_buffer), at most "
+            f"{most:,} MiB (shuffle_mib): {about} {each:,.0f} MiB in each of {readers} readers, "
+            f"{each * readers:,.0f} MiB in all"
+        )
 
 
 def _check_files(locations: list[str]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json as json_format
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from mae.errors import ConfigError, OutputError
+from mae.commands.outputs import check_writable
+from mae.errors import ConfigError
 from mae.files import atomic_write
 
 
@@ -42,7 +42,7 @@ def bench(
     if workers is not None and workers < 0:
         raise ConfigError(f"workers is {workers}; allowed: 0 or more")
     if json is not None:
-        _check_writable(Path(json))
+        check_writable(Path(json))
     from datamodules.bench.data import QUICK, Effort, bench_data
     from datamodules.bench.report import num_processors
 
@@ -58,15 +58,6 @@ def bench(
         text = json_format.dumps(report.to_dict(), indent=1) + "\n"
         atomic_write(Path(json), lambda file: file.write_text(text, "utf-8"))
         print(f"\ntimings: {json}")
-
-
-def _check_writable(path: Path) -> None:
-    """Refuse before minutes are spent."""
-    folder = path.absolute().parent
-    while not folder.exists():
-        folder = folder.parent
-    if path.is_dir() or not os.access(folder, os.W_OK):
-        raise OutputError(f"{path} cannot be written; name a file in a folder of your own")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
+from datamodules.guard import MAX_PIXELS
 from mae.commands.progress import share_bar
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def index(
     ignore: str = "",
     allow_gaps: bool = False,
     max_bad_fraction: float = 0.01,
-    max_pixels: int = 100_000_000,
+    max_pixels: int = MAX_PIXELS,
     workers: int | None = None,
     overwrite: bool = False,
 ) -> None:

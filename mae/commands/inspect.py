@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from mae.commands.outputs import check_writable
 from mae.commands.progress import share_bar
 from mae.errors import ConfigError, DataError
 
@@ -42,7 +43,8 @@ def inspect(
         shard_cache_gib: Disk that remote shards may take there.
 
     Raises:
-        MAEError: If the shards differ from their manifest, or images cannot be used.
+        MAEError: If the shards differ from their manifest, images cannot be used, or what is asked
+            for cannot be written.
     """
     from datamodules.inspection.look import inspect_shards
     from datamodules.inspection.numbers import numbers_of
@@ -53,6 +55,9 @@ def inspect(
         raise ConfigError(f"sheet is {sheet!r}; give a file that ends in .png")
     if sheet_images < 1:
         raise ConfigError(f"sheet_images is {sheet_images}; allowed: 1 or more")
+    for output in (sheet, json):
+        if output is not None:
+            check_writable(Path(output))
     with share_bar("inspecting") as on_progress:
         inspection = inspect_shards(
             shards,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from datamodules.guard import MAX_PIXELS
 from mae.commands.packing import describe, next_command, packing_bar
 
 
@@ -24,7 +25,7 @@ def pack(
     max_side: int | None = None,
     quality: int | None = None,
     max_bad_fraction: float = 0.01,
-    max_pixels: int = 100_000_000,
+    max_pixels: int = MAX_PIXELS,
     workers: int | None = None,
     dask: str | None = None,
 ) -> None:

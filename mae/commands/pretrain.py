@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 from datamodules.locations import absolute
 from mae.commands.config_keys import (
     config_files,
@@ -121,15 +123,45 @@ def configure(args: list[str], start: RunStart, *, own: set[str]) -> TrainingCLI
     if not is_stream and not is_given("data.data_dir", args):
         raise ConfigError("no images: give --data SHARDS from mae pack, or --images FOLDER")
     with tempfile.TemporaryDirectory() as scratch:
-        if is_stream:
-            args = _without_shard_keys(args, Path(scratch))
-        return TrainingCLI(
+        kept = _without_shard_keys(args, Path(scratch)) if is_stream else args
+        cli = TrainingCLI(
             PretrainTask,
             StreamedShards if is_stream else UnlabeledShards,
-            args=args,
+            args=kept,
             run_dir=start.directory,
             own=own,
             link=_link,
+        )
+    if is_stream:
+        _require_own_permission(cli, start.directory / CONFIG_FILE, args)
+    return cli
+
+
+def _require_own_permission(cli: TrainingCLI, run_config: Path, args: Sequence[str]) -> None:
+    """Let commands run only if the user said so, and not the file that brings them.
+
+    Nothing has run yet: commands start when the first image is read.
+
+    Args:
+        cli: Parsed settings.
+        run_config: Configuration of the run, which holds what was said when it began.
+        args: All settings.
+
+    Raises:
+        ConfigError: If a recipe or another file allows commands.
+    """
+    data, flags = cli.config.data, {argument.partition("=")[0] for argument in args}
+    if not data.allow_pipe or "--data.allow_pipe" in flags:
+        return
+    before: dict[str, object] = {}
+    if str(run_config) in args:  # parsed already, so it is a configuration
+        before = yaml.safe_load(run_config.read_text(encoding="utf-8")).get("data") or {}
+    is_same = "--data.urls" in flags or before.get("urls") == data.urls
+    if not (before.get("allow_pipe") is True and is_same):
+        raise ConfigError(
+            "data.allow_pipe is true in a file, which may have come with the commands that it "
+            "allows; allowed: as a flag. Read data.urls, remove data.allow_pipe from the file, and "
+            "add --data.allow_pipe true if these commands may run on this machine"
         )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mae.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from datamodules.labeled import LabeledShards
+    from datamodules.ledger import BadImages
     from mae.evaluate.probe import ProbeFeatures
     from mae.evaluate.result import ProbeResult
     from mae.weights import LoadedEncoder
@@ -118,7 +119,7 @@ def _read_features(
         TimeRemainingColumn,
     )
 
-    from mae.evaluate.features import batches
+    from datamodules.ledger import BadImages
     from mae.evaluate.probe import extract_probe
 
     views = {name: shards.dataset(name) for name in ("train", split)}
@@ -128,11 +129,12 @@ def _read_features(
         bars = {
             name: progress.add_task(f"features of {name}", total=len(views[name])) for name in views
         }
+        bad = {name: BadImages() for name in views}
         train, test = (
-            batches(views[name], batch_size=batch_size, num_workers=num_workers)
-            for name in ("train", split)
+            _noting_bad(view.loader(batch_size=batch_size, num_workers=num_workers), bad[name])
+            for name, view in views.items()
         )
-        return extract_probe(
+        features = extract_probe(
             loaded.encoder,
             loaded.spec,
             train=train,
@@ -143,6 +145,17 @@ def _read_features(
             split=split,
             on_batch=lambda name, done: progress.update(bars[name], completed=done),
         )
+    for name, found in bad.items():
+        if found.total():
+            print(f"{found.total()} images of {name} cannot be decoded and are left out: {found}")
+            found.require_few(len(views[name]), max_fraction=shards.max_bad_fraction)
+    return features
+
+
+def _noting_bad(batches: Iterable[dict[str, Any]], bad: BadImages) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        bad.add(batch["bad"])
+        yield batch
 
 
 def _fit(

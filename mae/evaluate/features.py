@@ -86,7 +86,8 @@ def extract(
     """Read the features of every image under every encoder.
 
     Args:
-        images: Batches of ``{"image": stored pixels, "label", "key", optional "group"}``.
+        images: Batches of ``{"image": stored pixels, "label", "key"}`` and optional ``"group"`` and
+            ``"is_padding"``: rows that are left out.
         encoders: Name to encoder; all on one device.
         spec: The *model's* spec: its mean and std normalise the pixels.
         what: Name of the split for messages.
@@ -103,12 +104,18 @@ def extract(
     device = next(iter(encoders.values())).cls_token.device
     with frozen(*encoders.values()):
         for batch in images:
-            raw = torch.as_tensor(batch["image"]).to(device).float()
+            num_rows = len(batch["image"])
+            kept = [
+                i for i in range(num_rows) if not batch.get("is_padding", [False] * num_rows)[i]
+            ]
+            if not kept:
+                continue
+            raw = torch.as_tensor(batch["image"])[kept].to(device).float()
             for name, values in _read(raw, encoders, spec):
                 parts.setdefault(name, []).append(values.cpu())
-            labels += [int(label) for label in batch["label"]]
-            groups += list(batch.get("group") or [None] * len(raw))
-            keys += list(batch["key"])
+            labels += [int(batch["label"][i]) for i in kept]
+            groups += [(batch.get("group") or [None] * num_rows)[i] for i in kept]
+            keys += [batch["key"][i] for i in kept]
             if on_batch:
                 on_batch(len(labels))
     if not labels:

@@ -137,3 +137,16 @@ def test_dataloaders_several_labels_are_rows_of_zeros_and_ones(
     (batch,) = data.test_dataloader()
     assert batch["label"].tolist() == [[0, 1, 1]]
     assert data.dataset("test")[0]["label"].tolist() == [0, 1, 1]
+
+
+def test_load_state_dict_other_classes_are_refused_also_with_data_reset(
+    class_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    shares = {"val_fraction": 0.0, "test_fraction": 0.0}
+    pack(class_folder({"a": 3, "b": 3}), tmp_path / "one", labels="folders", **shares)
+    pack(class_folder({"a": 3, "c": 3}, name="d"), tmp_path / "two", labels="folders", **shares)
+    state = LabeledShards(data_dir=str(tmp_path / "one"), img_size=8).state_dict()
+    other = LabeledShards(data_dir=str(tmp_path / "two"), img_size=8)
+    other.data_reset = True
+    with pytest.raises(DataError, match=r"classes \['a', 'b'\].*\['a', 'c'\]"):
+        other.load_state_dict(state)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from braceexpand import braceexpand
 
-from datamodules.locations import expand, is_url, join
+from datamodules.locations import expand, is_url, join, shown, split_list
 from mae.errors import ConfigError
 
 
@@ -46,8 +47,70 @@ def test_expand_as_a_shell_does() -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("a{0..3", "do not match"), ("a{0..99999999}", "100,000,000 names; allowed: 1,000,000")],
+    [
+        ("a{0..3", "do not match"),
+        ("a}b", "do not match"),
+        ("a{0..99999999}", "100,000,000 names; allowed: 1,000,000"),
+        ("{a,b}" * 28, "268,435,456 names"),
+        ("{{a,b},{c,d}}" * 14, "268,435,456 names"),
+        ("{a,b}" * 99_999, "too many names"),
+        ("{1..%s}" % ("9" * 30), "too many names"),
+        ("::".join(["{1..600000}"] * 2), "1,200,000 names"),
+        ("pipe:cat {0..999}{0..999}{0..9}.tar", "10,000,000 names"),
+        ("{" * 5000 + "}" * 5000, "more than 15 deep"),
+    ],
 )
 def test_expand_slips_are_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         expand(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{a,b}{1..3}", "{a..c}{X..b}", "{{a,b},c{1..4..2}}x", "{x}", "a,b", "{a,b\\,c}", "{3..1}{,}"],
+)
+def test_expand_exactly_as_many_names_as_allowed(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = list(braceexpand(text))
+    monkeypatch.setattr("datamodules.locations._MAX_EXPANDED", len(names))
+    assert expand(text) == names
+    monkeypatch.setattr("datamodules.locations._MAX_EXPANDED", len(names) - 1)
+    with pytest.raises(ConfigError, match=f"stands for {len(names)} names"):
+        expand(text)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "pipe:tar cf - $(ls d | awk '{print $1,$2}')",
+        "pipe:ssh h 'cat std::x.tar'",
+        "pipe:cat {a,b}.tar",
+        "pipe:cat {a..b}.tar; printf '\\n}'",
+    ],
+)
+def test_expand_command_stays_as_it_is(command: str) -> None:
+    assert expand(command) == [command]
+    assert expand(f"a.tar::{command}") == ["a.tar", command]
+
+
+def test_expand_command_ranges_of_numbers_as_webdataset_does() -> None:
+    assert expand("pipe:cat {08..10}.tar | tee {a,b}") == [
+        f"pipe:cat {n}.tar | tee {{a,b}}" for n in ("08", "09", "10")
+    ]
+
+
+def test_expand_address_of_a_host_is_not_cut() -> None:
+    assert expand("http://[::1]:8000/{0..1}.tar::https://u@[fe80::2%25e]/b.tar::c[0-9].tar") == [
+        "http://[::1]:8000/0.tar",
+        "http://[::1]:8000/1.tar",
+        "https://u@[fe80::2%25e]/b.tar",
+        "c[0-9].tar",
+    ]
+    assert split_list("a::b") == ["a", "b"]
+
+
+def test_shown_has_no_secrets() -> None:
+    assert shown("https://user:word@host/a.tar?key=word") == "https://host/a.tar?…"
+    assert shown("http://[::1/word") == "http://…"
+    assert shown("/a@b/c?d") == "/a@b/c?d"

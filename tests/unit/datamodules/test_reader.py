@@ -154,3 +154,17 @@ def test_read_file_cut_while_open_is_refused(shards: Callable[..., Path]) -> Non
         file.truncate(2000)
     with pytest.raises(DataError, match=r"train-000000.tar gave 0 bytes for sample 2"):
         reader.read(0, 2)
+
+
+def test_read_disk_error_names_shard_and_byte(
+    shards: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = open_reader(shards(3))
+    reader.read(0, 0)
+
+    def fail(*_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("datamodules.reader.os.pread", fail)
+    with pytest.raises(DataError, match=r"train-000000\.tar .* byte .*Input/output error"):
+        reader.read(0, 1)

@@ -88,6 +88,7 @@ def test_build_flipped_header_bit_is_refused_with_place(tmp_path: Path) -> None:
         (["a.png", "b.png", "a.json"], "not adjacent"),
         (["a.png", "b.png", "a.png"], "not adjacent"),
         (["a.png", "a.png"], "two members .png"),
+        (["a.png", "a.json", "a.tif"], r"at byte 2048: sample 'a' has 2 images \(png, tif\); al"),
         (["a.pyd"], "suffix 'pyd'"),
     ],
 )

@@ -363,7 +363,8 @@ def test_fit_few_bad_images_are_replaced_counted_and_listed(
     ]
     resumed = module(directory, samples=2 * num_train, batch_size=num_train)
     resumed.load_state_dict(json.loads(json.dumps(data.state_dict())))
-    assert resumed.bad.state() == data.bad.state()
+    # Those of validation are met again by the next one.
+    assert [row[:3] for row in resumed.bad.state()] == [["damaged", str(train), 2]]
 
 
 def test_fit_many_bad_images_stop_the_run_with_reasons(

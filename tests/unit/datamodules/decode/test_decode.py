@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import tracemalloc
 import warnings
 import zlib
 from collections.abc import Callable
@@ -399,3 +400,24 @@ def test_decode_16_bit_colour_png_with_every_filter_is_exact(
     data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header)
     data += chunk(b"IDAT", packed[:20]) + chunk(b"IDAT", packed[20:]) + chunk(b"IEND", b"")
     np.testing.assert_array_equal(decode(data, what="x"), planes(pixels[..., :3]))
+
+
+def refused_within(data: bytes, num_bytes: float, words: str) -> None:
+    tracemalloc.start()
+    with pytest.raises(BadImageError, match=words):
+        decode(data, what="x")
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < num_bytes
+
+
+def test_decode_tiff_small_image_in_a_huge_tile_is_refused_undecoded() -> None:
+    small = np.zeros((16, 16), dtype=np.uint8)
+    decode(tiff_bytes(small, tile=(1024, 1024), compression="zlib"), what="x")
+    data = tiff_bytes(small, tile=(8192, 8192), compression="zlib")
+    refused_within(data, 4e6, r"256 bytes of pixels in pieces of 67,108,864 bytes")
+
+
+def test_decode_tiff_of_a_depth_that_is_not_kept_is_refused_undecoded() -> None:
+    data = tiff_bytes(np.zeros((2000, 2000)), compression="zlib")
+    refused_within(data, 4e6, "float64 values")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from datamodules.inspection.look import inspect_shards
+from datamodules.inspection.loose import LooseShard
 from datamodules.inspection.sheet import _fitted, _font, contact_sheet, thumbnail
 
 Write = Callable[..., Path]
@@ -60,6 +63,24 @@ def test_contact_sheet_is_deterministic_and_shows_pixels(write_tar: Write, png: 
     windows = np.lib.stride_tricks.sliding_window_view(as_array(image), (180, 180, 3))
     left = 26  # the margin
     assert any(np.array_equal(w[0], first) for w in windows[:, left])
+
+
+def test_contact_sheet_shard_that_leaves_the_cache_is_fetched_again(
+    write_tar: Write, png: Png, tmp_path: Path
+) -> None:
+    inspection = inspect_shards(str(write_tar("t/a.tar", {"1.png": png(1)})), num_sheet=1)
+
+    class Fleeting(LooseShard):
+        asked: ClassVar[list[int]] = []
+
+        def path(self, shard: int) -> Path:
+            self.asked.append(shard)
+            return tmp_path / "gone" if len(self.asked) == 1 else super().path(shard)
+
+    (block,) = inspection.sheet
+    moved = replace(block, files=Fleeting(block.files.name(0)))
+    assert contact_sheet(replace(inspection, sheet=(moved,))) == contact_sheet(inspection)
+    assert Fleeting.asked == [0, 0]
 
 
 def test_contact_sheet_says_how_16_bits_and_bands_are_shown(write_tar: Write) -> None:

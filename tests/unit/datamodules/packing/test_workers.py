@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import PIL
 import pytest
 from PIL import Image
 
 from datamodules.pack import pack
 from datamodules.packing.workers import (
     LostWorkerError,
+    package_versions,
     sensible_workers,
     team_of,
     usable_cpus,
@@ -195,4 +198,40 @@ def test_team_of_no_scheduler_is_an_error(monkeypatch: pytest.MonkeyPatch) -> No
 def test_team_of_dask_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(ConfigError, match=r"domain-mae\[cluster\]"), team_of(1, dask="x"):
+        pass
+
+
+def test_package_versions_are_those_installed() -> None:
+    found = package_versions()
+    assert found["pillow"] == PIL.__version__
+    assert found["numpy"] == np.__version__
+    assert found.keys() == {"domain-mae", "numpy", "pillow", "tifffile"}
+
+
+class OneOldWorker:
+    """A cluster as `distributed` shows it, whose second worker has another Pillow."""
+
+    class Client:
+        def __init__(self, *_: Any, **__: Any):
+            pass
+
+        def __enter__(self) -> OneOldWorker.Client:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def wait_for_workers(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def run(self, function: Callable[[], dict[str, str]]) -> dict[str, dict[str, str]]:
+            return {"tcp://one": function(), "tcp://two": function() | {"pillow": "9.0"}}
+
+
+def test_team_of_cluster_with_other_versions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", OneOldWorker)
+    with (
+        pytest.raises(ConfigError, match=rf"pillow 9\.0 on tcp://two, {PIL.__version__} here\)"),
+        team_of(1, dask="tcp://scheduler:1"),
+    ):
         pass

@@ -75,7 +75,7 @@ def test_get_file_names_are_digests_of_urls_and_verifiable(
     assert checked.returncode == 0
 
 
-@pytest.mark.parametrize("change", ["cut", "longer", "unverified", "new version"])
+@pytest.mark.parametrize("change", ["cut", "longer", "unverified", "rubbish", "new version"])
 def test_get_what_is_here_but_is_not_it_is_fetched_again(
     http_store: Store, content: Callable[..., bytes], tmp_path: Path, change: str
 ) -> None:
@@ -90,6 +90,9 @@ def test_get_what_is_here_but_is_not_it_is_fetched_again(
         path.unlink()
         path.with_suffix(".sha256").unlink()
         path.write_bytes(bytes(SIZE))
+    elif change == "rubbish":
+        path.with_suffix(".sha256").write_bytes(b"\xff\xfe")
+        cache = cache_at(tmp_path)  # which remembers nothing
     else:
         wanted = http_store.wanted("0.tar", content(7, SIZE))
     index_path(path).write_text("of the shard that goes")

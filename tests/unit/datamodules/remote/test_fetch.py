@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import multiprocessing
 import resource
 import threading
@@ -18,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datamodules.remote import fetch
-from datamodules.remote.fetch import Patience, download, read_bytes
+from datamodules.remote.fetch import Patience, download
 from mae.errors import DataError, OutputError
 
-from .conftest import BLOCK, PATIENCE, SECRET, Store
+from .conftest import BLOCK, PATIENCE, Store
 
 pytestmark = pytest.mark.network
 
@@ -182,7 +183,9 @@ def test_download_gives_up_and_says_how_often(
     store.put("a.tar", content())
     store.server.always = "503"
     pauses: list[float] = []
-    with pytest.raises(DataError, match=r"d/a\.tar .*asked 5 times.*503"):
+    with pytest.raises(
+        DataError, match=r"d/a\.tar .*asked 5 times.*503.*what has arrived is kept$"
+    ):
         fetched(store, "a.tar", content(), tmp_path / "part", pause=pauses.append)
     assert len(pauses) == 4
 
@@ -199,7 +202,7 @@ def test_persist_attempts_that_bring_a_block_do_not_count(gain: int, most: int) 
         return "whole"
 
     def persist() -> str:
-        return fetch._persist(
+        return fetch.persist(
             attempt, "http://host/a", PATIENCE, progress=lambda: state["done"], pause=lambda _: None
         )
 
@@ -209,6 +212,24 @@ def test_persist_attempts_that_bring_a_block_do_not_count(gain: int, most: int) 
         with pytest.raises(DataError, match=f"asked {most} times"):
             persist()
     assert state["asked"] == most
+
+
+def test_persist_what_is_sent_again_is_no_progress() -> None:
+    """A server without ranges, whose bodies break early and late in turns."""
+    places = itertools.cycle([8 * BLOCK, 2 * BLOCK])
+    state = {"asked": 0, "done": 0}
+
+    def attempt() -> str:
+        state["asked"] += 1
+        state["done"] = next(places)
+        if state["asked"] == 100:
+            return "for ever"
+        raise ConnectionResetError
+
+    with pytest.raises(DataError, match=f"asked {PATIENCE.attempts} times"):
+        fetch.persist(
+            attempt, "http://host/a", PATIENCE, progress=lambda: state["done"], pause=lambda _: None
+        )
 
 
 @pytest.mark.parametrize("before", ["its beginning", "all of it", "another file", "too much"])
@@ -273,52 +294,6 @@ def test_download_full_disk_says_what_to_do_and_is_not_tried_again(
     assert "free space" in message
     assert not is_there
     assert len(http_store.server.seen) == 1
-
-
-def test_read_bytes_equals_the_file(store: Store, content: Callable[..., bytes]) -> None:
-    store.put("manifest.json", content())
-    store.server.faults[:] = ["500", "cut", "reset"]
-    assert read_bytes(store.url("manifest.json"), max_bytes=10**6, patience=PATIENCE) == content()
-
-
-def test_read_bytes_empty_file(store: Store) -> None:
-    store.put("empty", b"")
-    assert read_bytes(store.url("empty"), max_bytes=0, patience=PATIENCE) == b""
-
-
-def test_read_bytes_missing_file_is_asked_for_once(store: Store) -> None:
-    with pytest.raises(FileNotFoundError, match=r"d/nothing\.json"):
-        read_bytes(store.url("nothing.json"), max_bytes=100, patience=PATIENCE)
-    assert len(store.server.asked) <= 2  # S3: what it is, or what lies below it
-
-
-def test_read_bytes_missing_bucket_is_not_found(s3_store: Store) -> None:
-    with pytest.raises(FileNotFoundError):
-        read_bytes("s3://no-such-bucket/manifest.json", max_bytes=100, patience=PATIENCE)
-
-
-@pytest.mark.parametrize("status", ["401", "403"])
-def test_read_bytes_without_permission_says_how_to_get_it(store: Store, status: str) -> None:
-    store.put("manifest.json", b"{}")
-    store.server.always = status
-    way = "FSSPEC_S3_ENDPOINT_URL" if store.root.startswith("s3") else "netrc"
-    with pytest.raises(DataError, match=rf"manifest\.json.*{status}.*{way}") as caught:
-        read_bytes(store.url("manifest.json"), max_bytes=100, patience=PATIENCE)
-    assert len(store.server.seen) == 1
-    assert SECRET["AWS_SECRET_ACCESS_KEY"] not in str(caught.value)
-
-
-def test_read_bytes_too_large_names_both_numbers(store: Store) -> None:
-    store.put("manifest.json", bytes(1001))
-    with pytest.raises(DataError, match=r"1,001.*1,000"):
-        read_bytes(store.url("manifest.json"), max_bytes=1000, patience=PATIENCE)
-
-
-def test_read_bytes_too_large_without_a_length_is_stopped(http_store: Store) -> None:
-    http_store.put("manifest.json", bytes(2**22))
-    http_store.server.always = "unsized"
-    with pytest.raises(DataError, match="has 65,536 bytes or more; allowed: 1,000"):
-        read_bytes(http_store.url("manifest.json"), max_bytes=1000, patience=PATIENCE)
 
 
 @given(failures=st.integers(1, 60), first=st.floats(0.001, 5), longest=st.floats(5, 100))

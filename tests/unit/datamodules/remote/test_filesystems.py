@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from datamodules.remote import read_bytes
-from datamodules.remote.filesystems import SCHEMES, filesystem, kind_of, public, scheme
+from datamodules.remote.filesystems import SCHEMES, filesystem, has_query, kind_of, public, scheme
 from mae.errors import DataError
 
 from .conftest import PATIENCE, Store
@@ -49,6 +49,20 @@ def test_scheme_is_found_in_any_case() -> None:
 )
 def test_public_hides_secrets_alone(url: str, shown: str) -> None:
     assert public(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://host/d?token=x", True),
+        ("HTTP://host/d?token=x/manifest.json", True),
+        ("https://host/d", False),
+        ("s3://bucket/what?", False),
+        ("file:///data/what?/really?", False),
+    ],
+)
+def test_has_query_is_of_web_servers_alone(url: str, expected: bool) -> None:
+    assert has_query(url) is expected
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
+import resource
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +18,12 @@ from PIL import Image
 from datamodules import remote
 from datamodules.indexing import index_shards
 from datamodules.inspection.look import inspect_shards
+from datamodules.inspection.loose import LooseShard
 from datamodules.manifest import Manifest
 from datamodules.reader import ShardReader
 from datamodules.remote import bodies
 from datamodules.shardfiles import open_files
-from mae.errors import ConfigError, DataError
+from mae.errors import ConfigError, DataError, OutputError
 
 pytestmark = pytest.mark.network
 
@@ -121,6 +124,33 @@ def test_index_shards_broken_bodies_are_asked_for_again(
     manifest = index_shards(http_store.url(name), tmp_path / "out").manifest
     assert manifest.shard_list[0].num_bytes == (tars / name).stat().st_size
     assert http_store.server.faults == []
+
+
+def test_loose_shard_full_disk_says_what_to_do_and_is_not_tried_again(
+    http_store: Store, tars: Path, tmp_path: Path
+) -> None:
+    http_store.put("a.tar", (tars / NAMES[0]).read_bytes())
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    shard = LooseShard(http_store.url("a.tar"), scratch=tmp_path)
+    process = context.Process(target=_on_a_full_disk, args=(shard, answers))
+    process.start()
+    said = answers.get()
+    assert said.startswith("cannot write")
+    assert "free space" in said
+    process.join()
+    answers.close()
+    assert len(http_store.server.seen) == 1
+
+
+def _on_a_full_disk(shard: LooseShard, answers: Any) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+    try:
+        shard.path(0)
+    except OutputError as error:
+        answers.put(str(error))
+    except BaseException as error:
+        answers.put(repr(error))
 
 
 def test_index_shards_missing_on_the_server_are_named(upload: Store, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from datamodules.manifest import ShardInfo
 from datamodules.plan import Plan
-from datamodules.remote import CachedShards, Prefetcher, ShardCache
+from datamodules.remote import CachedShards, Prefetcher, ShardCache, prefetch
 from datamodules.tarindex import index_path
 from mae.errors import ConfigError, DataError
 
@@ -138,6 +139,58 @@ def test_prefetcher_keeps_errors_and_goes_on(
             files.path(number)
 
 
+def test_prefetcher_goes_on_after_a_defect_and_says_it_once(
+    http_store: Store,
+    shard_set: Callable[..., ShardSet],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shards = shard_set(4)
+    shards.upload(http_store)
+    files = planned(http_store, shards, tmp_path / "cache", bound=4)
+    honest, calls = CachedShards.fetch_ahead, itertools.count()
+    seen: list[dict[int, Exception]] = []
+
+    def fetch_ahead(self: CachedShards, shard: int, **options: Any) -> bool:
+        if next(calls) < 3:
+            raise TypeError("a defect")
+        seen.append(dict(ahead.errors))
+        return honest(self, shard, **options)
+
+    monkeypatch.setattr(CachedShards, "fetch_ahead", fetch_ahead)
+    monkeypatch.setattr(prefetch, "_AFTER_ERROR_S", 0.05)
+    ahead = Prefetcher(files, position=lambda: 0, num_threads=2, pause_s=0.005)
+    with ahead:
+        wait_for(lambda: held(files) == set(range(4)) and not ahead.errors)
+    assert all(type(error) is TypeError for errors in seen for error in errors.values())
+    assert max(map(len, seen)) >= 2
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("datamodules.remote", "WARNING")
+    assert "cannot be fetched ahead (TypeError: a defect)" in record.getMessage()
+
+
+def test_prefetcher_leaves_room_for_an_evaluation(
+    http_store: Store, shard_set: Callable[..., ShardSet], tmp_path: Path
+) -> None:
+    shards = shard_set(10)
+    shards.upload(http_store)
+    train, val = replace(shards, infos=shards.infos[:8]), shards.infos[8:]
+    files = planned(http_store, train, tmp_path / "cache", bound=6)
+    evaluated = CachedShards(http_store.root, val, files.cache, protected=files)
+    reserved = sum(info.num_bytes for info in val)
+    with Prefetcher(files, position=lambda: 0, pause_s=0.005, reserved_bytes=reserved) as ahead:
+        wait_for(lambda: held(files) == set(ahead.ahead(0)))
+        for _ in range(2):
+            for number, info in enumerate(val):
+                assert evaluated.path(number).stat().st_size == info.num_bytes
+        time.sleep(0.05)  # time to do something wrong
+    assert held(files) == set(order_of(files)[: len(held(files))])
+    assert held(evaluated) == {0, 1}
+    numbers = fetched(http_store)
+    assert sorted(numbers) == sorted(set(numbers))  # nothing was fetched twice
+
+
 def test_prefetcher_stops_in_the_middle_of_a_shard_and_starts_again(
     http_store: Store, shard_set: Callable[..., ShardSet], tmp_path: Path
 ) -> None:
@@ -192,13 +245,21 @@ def test_prefetcher_without_plan_or_thread_is_refused(
     files = planned(http_store, shard_set(1), tmp_path, bound=1)
     with pytest.raises(ConfigError, match="num_threads 0"):
         Prefetcher(files, position=lambda: 0, num_threads=0)
+    with pytest.raises(ConfigError, match="reserved_bytes is -1"):
+        Prefetcher(files, position=lambda: 0, reserved_bytes=-1)
     files.plan = None
     with pytest.raises(ConfigError, match="order of a plan"):
         Prefetcher(files, position=lambda: 0)
 
 
-@pytest.mark.parametrize("sizes", [[100, 50, 100, 100], [50, 100, 200, 50], [300, 1, 1, 1]])
-def test_ahead_is_the_longest_beginning_that_fits(tmp_path: Path, sizes: Sequence[int]) -> None:
+@pytest.mark.parametrize(
+    ("reserved", "room"), [(0, 300), (70, 230), (10**9, 150)], ids=["", "some", "half"]
+)
+@pytest.mark.parametrize("sizes", [[100, 50, 100, 100], [50, 100, 150, 50], [300, 1, 1, 1]])
+def test_ahead_is_the_longest_beginning_that_fits(
+    tmp_path: Path, sizes: Sequence[int], reserved: int, room: int
+) -> None:
+    room = max(room, *sizes)  # what is shuffled together always has its room
     infos = [
         ShardInfo(
             path=f"{number}.tar",
@@ -213,8 +274,8 @@ def test_ahead_is_the_longest_beginning_that_fits(tmp_path: Path, sizes: Sequenc
     plan = Plan([3] * 4, seed=2, window=1)
     cache = ShardCache(tmp_path, max_bytes=300)
     files = CachedShards("memory://root", infos, cache, plan=plan)
-    ahead = Prefetcher(files, position=lambda: 0).ahead
+    ahead = Prefetcher(files, position=lambda: 0, reserved_bytes=reserved).ahead
     for position in range(0, 30):
         order = order_of(files, position)
         totals = list(itertools.accumulate(sizes[shard] for shard in order))
-        assert ahead(position) == order[: sum(total <= 300 for total in totals)]
+        assert ahead(position) == order[: sum(total <= room for total in totals)]

@@ -212,6 +212,56 @@ def test_cache_smaller_than_what_is_shuffled_together_is_refused(
         cached(http_store, shards, tmp_path, plan=plan, lanes=lanes_here, bound=together - 1)
 
 
+def test_root_with_a_query_is_refused(shard_set: Callable[..., ShardSet], tmp_path: Path) -> None:
+    (info,) = shard_set(1).infos
+    cache, root = ShardCache(tmp_path, max_bytes=10**6), "https://u:secret@host/d?token=secret"
+    with pytest.raises(ConfigError, match=r"https://host/d\?… is a directory") as caught:
+        CachedShards(root, [info], cache)
+    assert "secret" not in str(caught.value)
+    CachedShards(root, [replace(info, path="https://host/a.tar")], cache)  # nothing is joined to it
+
+
+def test_index_of_a_shard_with_a_query_is_built_from_it(
+    http_store: Store, shard_set: Callable[..., ShardSet], tmp_path: Path
+) -> None:
+    shards = shard_set(1)
+    http_store.put("a.tar?token=x/y", shards.bytes(0))
+    infos = [replace(shards.infos[0], path=http_store.url("a.tar?token=x/y"))]
+    cache = ShardCache(tmp_path / "cache", max_bytes=10**6, patience=PATIENCE)
+    files = CachedShards(str(tmp_path / "indexed"), infos, cache)
+    assert samples(files) == [shards.samples(0)]
+    assert http_store.server.asked == ["GET /d/a.tar?token=x/y"]
+
+
+@pytest.mark.parametrize("is_pickled", [False, True])
+def test_protected_shards_go_only_if_the_stream_needs_them_last(
+    http_store: Store, shard_set: Callable[..., ShardSet], tmp_path: Path, is_pickled: bool
+) -> None:
+    shards = shard_set(8)
+    shards.upload(http_store)
+    cache = ShardCache(
+        tmp_path / "cache",
+        max_bytes=5 * max(info.num_bytes for info in shards.infos),
+        patience=PATIENCE,
+    )
+    train, val = replace(shards, infos=shards.infos[:5]), replace(shards, infos=shards.infos[5:])
+    training = CachedShards(http_store.root, train.infos, cache, plan=plan_for(train, window=1))
+    for number in range(5):
+        training.path(number)
+    evaluated = CachedShards(http_store.root, val.infos, cache, protected=training)
+    if is_pickled:
+        evaluated = pickle.loads(pickle.dumps(evaluated))  # noqa: S301
+    # In the middle of the first pass; the shard that is read now was touched before all others.
+    position = 7
+    evaluated.seek(position)
+    order = training.plan.at(position, 100).shard.tolist()  # type: ignore[union-attr]
+    last = max(range(5), key=order.index)
+    for number in range(3):
+        assert evaluated.path(number).read_bytes() == val.bytes(number)
+        kept = {n for n, w in enumerate(training.wanted) if w is not None and cache.holds(w)}
+        assert kept == set(range(5)) - {last}  # one makes room, then evaluated shards take turns
+
+
 def in_plan_order(files: CachedShards, num_samples: int) -> Iterator[int]:
     """Yield the shard of each position, after telling the position."""
     assert files.plan is not None

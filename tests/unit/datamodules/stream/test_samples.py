@@ -7,14 +7,14 @@ import itertools
 import pickle
 import tarfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from datamodules.remote.fetch import Patience
-from datamodules.stream.samples import Reader, ShardStream
+from datamodules.stream.samples import Reader, ShardStream, Shuffle, StreamSample
 from mae.errors import ConfigError, DataError
 
 HASTY = Patience(attempts=3, first_pause_s=0.01)
@@ -120,6 +120,41 @@ def test_epoch_one_shard_is_shuffled_by_seed_epoch_and_reader(tmp_path: Path) ->
     assert len({tuple(number // 3 for number in turn) for turn in turns}) > 1
 
 
+@pytest.mark.parametrize(("num_samples", "num_bytes"), [(5, 10**9), (10**9, 40), (4, 30), (1, 1)])
+def test_shuffle_holds_no_more_than_either_bound(num_samples: int, num_bytes: int) -> None:
+    sizes = [7, 1, 30, 2, 99, 3, 11, 4, 20, 0, 5, 13] * 9
+    given = [StreamSample("s", str(i), bytes(size)) for i, size in enumerate(sizes)]
+    held: dict[str, int] = {}
+    most = [0, 0]
+
+    def source() -> Iterator[StreamSample]:
+        for sample in given:
+            most[:] = [max(most[0], len(held)), max(most[1], sum(held.values()))]
+            held[sample.key] = len(sample.image)
+            yield sample
+
+    order = []
+    for sample in Shuffle(num_samples, num_bytes, seed=3)(source()):
+        del held[sample.key]
+        order.append(sample.key)
+    assert Counter(order) == Counter(sample.key for sample in given)
+    assert most[0] <= num_samples - 1
+    assert most[1] <= num_bytes
+    again = [sample.key for sample in Shuffle(num_samples, num_bytes, seed=3)(given)]
+    other = [sample.key for sample in Shuffle(num_samples, num_bytes, seed=4)(given)]
+    assert order == again
+    assert (order == other) is (num_samples == 1)
+
+
+def test_epoch_buffer_is_bounded_by_bytes(tmp_path: Path) -> None:
+    members = [(f"{i}.png", bytes(300_000)) for i in range(9)]
+    path = str(write_tar(tmp_path / "a.tar", members))
+    few = keys(ShardStream([path], seed=0, shuffle_mib=1), 0)
+    assert set(few[:3]) <= {"0", "1", "2", "3", "4", "5"}  # four do not fit
+    assert few != keys(ShardStream([path], seed=0), 0)
+    assert sorted(few) == [str(i) for i in range(9)]
+
+
 def test_epoch_pipe_equals_file(tmp_path: Path) -> None:
     (path,) = write_shards(tmp_path, [5])
     assert keys(ShardStream([f"pipe:cat {path}"], seed=0), 0) == keys(
@@ -167,7 +202,7 @@ def test_epoch_flipped_header_bit_is_an_error_with_place(tmp_path: Path) -> None
         (["1.2.840.1.png", "1.2.840.2.png"], r"suffix '2\.840\.1\.png'.*dot in a key"),
         (["a.pyd"], "suffix 'pyd'"),
         (["a.json", "b.png"], r"x\.tar: a has 0 images \(json\)"),
-        (["a.png", "a.jpg"], r"x\.tar: a has 2 images \(jpg, png\)"),
+        (["a.png", "a.jpg"], r"x\.tar at byte 1024: sample 'a' has 2 images \(png, jpg\)"),
         (["../a.png"], "outside the shard"),
         ([], r"x\.tar has no samples"),
     ],
@@ -223,6 +258,7 @@ def test_heads_takes_the_beginning_of_each_shard_and_ends_the_programs(tmp_path:
         ({"locations": []}, "no shards"),
         ({"locations": ["a.tar", "b.tar", "a.tar"]}, "a.tar stands twice"),
         ({"shuffle_buffer": 0}, "shuffle_buffer is 0"),
+        ({"shuffle_mib": 0}, "shuffle_mib is 0"),
         ({"ignore_suffixes": ["json", "txt"]}, "ignore_suffixes has json"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import re
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -296,10 +297,23 @@ def test_setup_says_what_few_shards_cost(urls: str, capsys: pytest.CaptureFixtur
     data.setup("fit")
     data.setup("fit")
     said = capsys.readouterr().out
+    # 18 PNGs of some 450 bytes
+    assert re.search(
+        r"1,000 undecoded .* 512 MiB .*: about 0 MiB in each of 8 readers, \d MiB", said
+    )
     assert said.count("4 shards for 8 readers (2 processes x 4 workers): each shard is read 2") == 1
     other = as_rank(module(urls, num_workers=4), 1, 2)
     other.setup("fit")
     assert capsys.readouterr().out == ""
+
+
+def test_setup_unmeasured_names_the_most_that_shuffling_takes(
+    urls: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "spec.json").write_text(json.dumps(module(urls).spec.to_dict()))
+    options: dict[str, Any] = {"num_workers": 2, "shuffle_mib": 20}
+    module(urls, spec_file=str(tmp_path / "spec.json"), **options).setup("fit")
+    assert "up to 20 MiB in each of 2 readers, 40 MiB in all" in capsys.readouterr().out
 
 
 def test_init_pipe_is_refused_unless_allowed(urls: str, tmp_path: Path) -> None:

@@ -61,6 +61,15 @@ def test_inspect_impossible_options_are_refused(
         assert said in capsys.readouterr().err
 
 
+def test_inspect_files_that_cannot_be_written_are_refused_before_looking(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.png").mkdir()
+    for option in ("--json", "--sheet"):
+        assert main(["inspect", str(tmp_path / "nothing"), option, str(tmp_path / "x.png")]) == 1
+        assert "x.png cannot be written" in capsys.readouterr().err
+
+
 def test_inspect_terminal_without_unicode_gets_ascii(
     labeled_shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,3 +68,31 @@ def test_pretrain_stream_keys_of_shard_directories_are_refused_as_flags(mae, con
     said = mae("pretrain", config, "--data", stream(shards), "--data.window", "3")
     assert said.status == 1
     assert "unknown key 'data.window' in the command line" in said.err
+
+
+def test_pretrain_stream_pipe_is_not_allowed_by_the_file_that_brings_it(
+    mae, config, shards, tmp_path
+):
+    (tar, *_) = sorted(shards.glob("train-*.tar"))
+    run, ran = tmp_path / "run", tmp_path / "ran"
+    recipe = tmp_path / "theirs.yaml"
+    recipe.write_text(
+        f"data: {{allow_pipe: true, urls: 'pipe:touch {ran}; cat {tar}'}}", encoding="utf-8"
+    )
+    said = mae("pretrain", config, "--config", recipe, "--out", run)
+    assert said.status == 1
+    assert "data.allow_pipe is true in a file" in said.err
+    assert not ran.exists()
+    flags = ("--data.allow_pipe", "true", "--checkpoint.every_n_steps", "2")
+    assert mae("pretrain", config, "--config", recipe, "--out", run, *flags).status == 0
+    (run / "checkpoints" / "step-00000004.ckpt").unlink()
+    other = tmp_path / "other.yaml"
+    other.write_text(f"data: {{urls: 'pipe:touch {ran}2; cat {tar}'}}", encoding="utf-8")
+    said = mae("pretrain", "--resume", run, "--config", other)  # allowed were other commands
+    assert said.status == 1
+    assert "data.allow_pipe is true in a file" in said.err
+    assert not Path(f"{ran}2").exists()
+    assert mae("pretrain", run / "config.yaml", "--out", tmp_path / "new").status == 1
+    said = mae("pretrain", "--resume", run)
+    assert said.status == 0
+    assert "resumed at image 8" in said.out

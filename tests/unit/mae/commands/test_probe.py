@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -97,6 +98,21 @@ def test_probe_images_of_other_channels_name_both_sides(weights, tmp_path):
     with pytest.raises(DataError, match=r"channels.*the encoder.*grey"):
         probe(str(weights), data=str(grey))
     assert not list(tmp_path.rglob("probe.json"))
+
+
+def test_probe_leaves_out_images_that_cannot_be_decoded_and_says_so(
+    weights, shards, tmp_path, reseal, capsys
+):
+    hurt = tmp_path / "hurt"
+    shutil.copytree(shards, hurt)
+    path = hurt / "test-000000.tar"
+    data = path.read_bytes()
+    place = data.index(b"IDAT") + 8
+    path.write_bytes(data[:place] + bytes(16) + data[place + 16 :])
+    reseal(hurt)
+    probe(str(weights), data=str(hurt), out=str(tmp_path / "p.json"))
+    assert "1 images of test cannot be decoded and are left out: 1 x" in capsys.readouterr().out
+    assert load_probe(tmp_path / "p.json").num_test == 23
 
 
 def test_probe_several_labels_per_image_are_refused(weights, tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.indexing.shardlist import list_shards
+from datamodules.shardlist import list_shards
 from mae.errors import DataError
 
 

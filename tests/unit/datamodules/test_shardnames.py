@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datamodules.indexing.shardnames import gaps, late_starts, splits_of
+from datamodules.shardnames import gaps, late_starts, splits_of
 from mae.errors import ConfigError, DataError
 
 

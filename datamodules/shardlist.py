@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from datamodules.indexing.shardnames import gaps, late_starts, some
 from datamodules.ledger import LEDGER_FILE
 from datamodules.locations import expand, is_url
 from datamodules.manifest import FILE_NAME
+from datamodules.shardnames import gaps, late_starts, some
 from datamodules.tarindex import INDEX_SUFFIX
 from mae.errors import DataError
 
