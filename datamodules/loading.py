@@ -6,7 +6,7 @@ crosses the process border once, as one tensor in the stored depth.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -159,14 +159,22 @@ class EvalBatches(Dataset[Batch]):
         self.views = views
 
     def __getitem__(self, request: EvalRequest) -> Batch:
+        self.views.records.reader.seek(request.position)
         return self.views.batch(request.numbers, request.is_padding)
 
 
 class EvalRequest(NamedTuple):
-    """Numbers of the samples of one evaluation batch, and which of them only fill up."""
+    """What one evaluation batch holds.
+
+    Attributes:
+        numbers: Numbers of the samples.
+        is_padding: Which of them only fill up.
+        position: Position of the training stream meanwhile; a cache keeps what it needs next.
+    """
 
     numbers: list[int]
     is_padding: list[bool]
+    position: int = 0
 
 
 @dataclass(frozen=True)
@@ -250,10 +258,19 @@ class EvalSampler(DistributedSampler[EvalRequest]):
         batch_size: Images per rank and batch.
         rank: This rank.
         world_size: Number of ranks.
+        position: Returns the position of the training stream.
     """
 
-    def __init__(self, *, num_samples: int, batch_size: int, rank: int, world_size: int):
-        self.total, self.batch_size = num_samples, batch_size
+    def __init__(
+        self,
+        *,
+        num_samples: int,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        position: Callable[[], int] = lambda: 0,
+    ):
+        self.total, self.batch_size, self.position = num_samples, batch_size, position
         self.rank, self.world_size = rank, world_size
         self.per_rank = -(-num_samples // world_size)
 
@@ -267,6 +284,7 @@ class EvalSampler(DistributedSampler[EvalRequest]):
             yield EvalRequest(
                 [min(number, self.total - 1) for number in chunk],
                 [number >= self.total for number in chunk],
+                self.position(),
             )
 
     def set_epoch(self, epoch: int) -> None:

@@ -239,7 +239,7 @@ class Manifest:
             except OSError as error:
                 raise DataError(
                     f"shard {location} cannot be opened ({error.strerror}), but the manifest lists "
-                    f"it; copy it here or pack again"
+                    f"it; copy it there, or pack or index again"
                 ) from error
             if found != shard.num_bytes:
                 raise DataError(

@@ -173,13 +173,27 @@ class ImageDataModule(LightningDataModule):
         """Micro-batches of the whole run per device, a multiple of ``accumulate_grad_batches``."""
         if self.steps is not None:
             return self.steps * self._accumulate
-        # Rounded first: 0.07 x 100 is a little more than 7.
-        passes = round((self.epochs or 0) * (self.num_samples or 0), 6)
-        wanted = self.samples or math.ceil(passes)
-        left = max(wanted - self.samples_consumed, 0)
+        left = max(self._wanted_samples - self.samples_consumed, 0)
         # What was consumed may have come in batches of another size.
         batches = self.batches_consumed + math.ceil(left / (self.batch_size * self._world_size))
         return math.ceil(batches / self._accumulate) * self._accumulate
+
+    def is_complete(self, steps: int, samples_consumed: int) -> bool:
+        """Return whether a run has reached its budget.
+
+        Args:
+            steps: Optimizer steps done.
+            samples_consumed: Images consumed, over all ranks.
+        """
+        if self.steps is not None:
+            return steps >= self.steps
+        return samples_consumed >= self._wanted_samples
+
+    @property
+    def _wanted_samples(self) -> int:
+        # Rounded first: 0.07 x 100 is a little more than 7.
+        passes = round((self.epochs or 0) * (self.num_samples or 0), 6)
+        return self.samples or math.ceil(passes)
 
     def _compare(self, theirs: dict[str, Any]) -> None:
         """Refuse to go on in another order, unless that is wanted."""

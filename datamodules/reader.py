@@ -166,7 +166,8 @@ class ShardReader:
                 if attempts and isinstance(error, FileNotFoundError):
                     continue  # another process may have made room in the cache in between
                 raise DataError(
-                    f"shard {path} cannot be opened ({error.strerror}); copy it here or pack again"
+                    f"shard {path} cannot be opened ({error.strerror}); copy it "
+                    f"there, or pack or index again"
                 ) from error
 
     def _with_index(self, descriptor: int, index: TarIndex, shard: int) -> _OpenShard:

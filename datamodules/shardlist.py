@@ -84,7 +84,10 @@ def list_shards(source: str, *, allow_gaps: bool = False) -> ShardList:
     if found.missing:
         problem = _missing(found, source)
         if not (allow_gaps and found.locations):
-            raise DataError(problem + "; copy them here, or correct the list, or add --allow_gaps")
+            raise DataError(
+                problem
+                + "; copy them here, or correct the name or the list (mae index passes over them with --allow_gaps)"
+            )
         notes.append(problem)
     if not found.locations:
         raise DataError(_nothing(found, source))

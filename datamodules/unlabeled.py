@@ -37,7 +37,7 @@ from datamodules.shardfiles import (
 from mae.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
-    from datamodules.remote import Prefetcher
+    from datamodules.remote import CachedShards, Prefetcher
 
 _BATCHES_AHEAD = 2  # that torch's loader asks each worker for
 
@@ -133,9 +133,10 @@ class UnlabeledShards(ImageDataModule):
         self.shard_cache = Path(shard_cache) if shard_cache else None
         self.shard_cache_gib = shard_cache_gib
         self._prefetcher: Prefetcher | None = None
+        self._remote_stream: CachedShards | None = None
         self.augment = Augment(self.img_size, crop=crop, scale=scale, flips=flips)
         self.manifest = Manifest.load(data_dir)
-        self.spec, self.source = self.manifest.spec, self.manifest.root
+        self.spec, self.source = self.manifest.spec, self.manifest.shown_root
         self.digest, self.splits = self.manifest.digest, self.manifest.splits
         sizes = [shard.num_samples for shard in self.manifest.shards("train")]
         self.plan = Plan(sizes, seed=seed, lanes=lanes, window=window)
@@ -211,10 +212,30 @@ class UnlabeledShards(ImageDataModule):
             lag=(_BATCHES_AHEAD * self.num_workers + 1) * per_step,
             ignore=self.manifest.ignored_suffixes,
         )
+        self._remote_stream = files
         if seat.is_first_of_node:
             self.teardown("")
-            self._prefetcher = Prefetcher(files, position=lambda: self.samples_consumed).start()
+            val = [shard.num_bytes for shard in self.manifest.shard_list if shard.split == "val"]
+            self._prefetcher = Prefetcher(
+                files, position=lambda: self.samples_consumed, reserved_bytes=sum(val)
+            ).start()
         return files
+
+    def _eval_files(self, split: str) -> ShardFiles:
+        """Return the shards of a split; fetching them leaves in the cache what training needs."""
+        shards = self.manifest.shards(split)
+        cache, gib = self.shard_cache, self.shard_cache_gib
+        if self._remote_stream is None or not is_remote(self.manifest, shards):
+            return open_files(self.manifest, shards, cache=cache, cache_gib=gib)
+        from datamodules.remote import CachedShards
+
+        return CachedShards(
+            self.manifest.root,
+            shards,
+            open_cache(cache, gib),
+            ignore=self.manifest.ignored_suffixes,
+            protected=self._remote_stream,
+        )
 
     def _records(
         self,
@@ -227,13 +248,7 @@ class UnlabeledShards(ImageDataModule):
         return SplitRecords(
             self.manifest,
             split,
-            files=files
-            or open_files(
-                self.manifest,
-                self.manifest.shards(split),
-                cache=self.shard_cache,
-                cache_gib=self.shard_cache_gib,
-            ),
+            files=files or self._eval_files(split),
             verify=self.verify,
             max_open=2 * self.plan.window * self.plan.lanes,  # this window, and the next one
             max_pixels=self.max_pixels,
@@ -248,6 +263,7 @@ class UnlabeledShards(ImageDataModule):
             batch_size=self.val_batch_size,
             rank=self._rank,
             world_size=self._world_size,
+            position=lambda: self.samples_consumed,
         )
         return self._loader(EvalBatches(views), sampler)
 

@@ -6,6 +6,7 @@ their options from the function's signature.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -45,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(overview())
+        with contextlib.suppress(BrokenPipeError):  # its reader has seen enough
+            print(overview(), flush=True)
         return 0
     if arguments[0] == "--version":
         from mae import __version__

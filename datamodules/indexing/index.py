@@ -95,6 +95,12 @@ def index_shards(
         OutputError: If `out` cannot be written, or has a manifest.
         ConfigError: If an option is impossible.
     """
+    if max_pixels < 1:
+        raise ConfigError(f"max_pixels is {max_pixels}; allowed: 1 or more")
+    if out is not None and is_url(str(out)):
+        raise ConfigError(
+            f"{out} is a URL; index into a local directory, then copy its files there"
+        )
     if not 0 <= max_bad_fraction < 1:
         raise ConfigError(f"max_bad_fraction is {max_bad_fraction}; allowed: 0 up to below 1")
     suffixes = tuple(sorted({suffix.lower().lstrip(".") for suffix in ignore}))

@@ -27,14 +27,14 @@ def differences(
         kind: Channels and depth that all images should have.
         is_deep: Whether everything was seen.
     """
-    yield from findings.unusable
+    found = [*findings.unusable]
     for seen in findings.shards:
-        yield from seen.faults
-        yield from seen.measured.faults
-        yield from _of_shard(seen, manifest)
-    yield from findings.halved()
-    yield from (entry.message for _, entry in findings.bad(kind))
-    if manifest is not None and is_deep and not findings.unusable and kind is not None:
+        found += [*seen.faults, *seen.measured.faults, *_of_shard(seen, manifest)]
+    found += findings.halved()
+    found += [entry.message for _, entry in findings.bad(kind)]
+    yield from found
+    # Numbers of damaged images differ too, and a new manifest would only seal the damage in.
+    if manifest is not None and is_deep and not found and kind is not None:
         yield from _of_whole(findings, manifest, kind)
 
 

@@ -85,6 +85,8 @@ class Assembly:
     def __post_init__(self) -> None:
         if self.shard_size < 1:
             raise ConfigError(f"shard_size is {self.shard_size}; allowed: 1 or more images")
+        if self.max_pixels < 1:
+            raise ConfigError(f"max_pixels is {self.max_pixels}; allowed: 1 or more")
         if not 0 <= self.max_bad_fraction < 1:
             raise ConfigError(
                 f"max_bad_fraction is {self.max_bad_fraction}; allowed: 0 up to below 1"

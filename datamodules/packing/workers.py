@@ -13,6 +13,7 @@ import importlib
 import importlib.metadata
 import multiprocessing
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -39,6 +40,7 @@ Result = TypeVar("Result")
 _POLL_S = 0.2
 _MAX_PROCESSES = 64
 _IMAGES_WORTH_A_PROCESS = 500  # starting one takes about as long as packing these
+_ADDRESS = re.compile(r"(\w+://)?.+:\d+|inproc://.+")
 _CLUSTER_WAIT_S = 30
 _SHAPING = ("domain-mae", "numpy", "pillow", "tifffile")  # what is in the shards depends on these
 
@@ -176,6 +178,11 @@ def _cluster(address: str) -> Iterator[Team]:
         raise ConfigError(
             "--dask needs dask.distributed; run: pip install 'domain-mae[cluster]'"
         ) from error
+    if not _ADDRESS.fullmatch(address):
+        raise ConfigError(
+            f"dask is {address!r}; allowed: the address that `dask scheduler` prints, as "
+            f"tcp://host:8786"
+        )
     try:
         client = distributed.Client(address, set_as_default=False, timeout=_CLUSTER_WAIT_S)
     except (OSError, ValueError) as error:

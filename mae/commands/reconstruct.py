@@ -85,7 +85,7 @@ class _Source:
         cls, manifest: Manifest, split: str | None, loaded: LoadedModel, *, own: bool
     ) -> _Source:
         """Take the split asked for, or the best there is; say so if it was trained on."""
-        loaded.spec.require_match(manifest.spec, here="the run", there=manifest.root)
+        loaded.spec.require_match(manifest.spec, here="the run", there=manifest.shown_root)
         if split is None:
             split = next((s for s in ("val", "test") if s in manifest.splits), "train")
         manifest.shards(split)  # refuses a split without samples
@@ -130,7 +130,7 @@ def _draw(
             f"{100 * ratio:g} % of the patches removed"
         ),
         "warning": source.warning,
-        "data": source.manifest.root,
+        "data": source.manifest.shown_root,
         "split": source.split,
         "mask_ratio": ratio,
         "seed": seed,

@@ -288,6 +288,11 @@ def _prepare_resume(cli: TrainingCLI, checkpoint: Path, before: str) -> int:
             "round; give data of the same kind, or start a new run with --init-weights"
         )
     consumed = state["samples_consumed"]
+    if cli.datamodule.data_reset and cli.datamodule.is_complete(step, consumed):
+        raise ConfigError(
+            f"the run is complete after {step:,} steps, so --data-reset has nothing to go on with; "
+            f"start a new run on the other data with --init-weights {checkpoint.parent.parent}"
+        )
     trainer, batch_size = cli.trainer, cli.datamodule.batch_size
     effective = batch_size * trainer.accumulate_grad_batches * trainer.world_size
     if consumed != step * effective:

@@ -92,3 +92,13 @@ def test_inspect_many_problems_are_counted(tmp_path: Path, capsys: pytest.Captur
     said = capsys.readouterr().err
     assert "14 problems:" in said
     assert "… and 4 more; --json has all" in said
+
+
+def test_inspect_never_writes_over_the_shards(
+    labeled_shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = labeled_shards / "manifest.json"
+    before = manifest.read_bytes()
+    assert main(["inspect", str(labeled_shards), "--json", str(manifest)]) == 1
+    assert "belongs to a shard directory" in capsys.readouterr().err
+    assert manifest.read_bytes() == before

@@ -215,6 +215,19 @@ def test_resume_with_data_reset_goes_on_with_other_data_and_the_runs_statistics(
     assert after["UnlabeledShards"]["samples_consumed"] == STEPS * 2 * 3
 
 
+def test_data_reset_of_a_finished_run_is_refused_and_changes_nothing(
+    mae, whole, stopped, class_images, tmp_path
+):
+    run = stopped(STEPS)
+    other = tmp_path / "other"
+    pack(class_images, other, val_fraction=0.2)
+    before = (run / "config.yaml").read_bytes(), (run / "environment.json").read_bytes()
+    said = mae("pretrain", "--resume", run, "--data", other, "--data-reset")
+    assert said.status == 1
+    assert "complete after 6 steps" in said.err
+    assert ((run / "config.yaml").read_bytes(), (run / "environment.json").read_bytes()) == before
+
+
 def test_data_reset_without_resume_is_refused(config, shards, capsys):
     assert main(["pretrain", str(config), "--data", str(shards), "--data-reset"]) != 0
     assert "--resume RUN" in capsys.readouterr().err
