@@ -85,8 +85,8 @@ def list_shards(source: str, *, allow_gaps: bool = False) -> ShardList:
         problem = _missing(found, source)
         if not (allow_gaps and found.locations):
             raise DataError(
-                problem
-                + "; copy them here, or correct the name or the list (mae index passes over them with --allow_gaps)"
+                f"{problem}; copy them here, or correct the name or the list (mae index passes "
+                f"over them with --allow_gaps)"
             )
         notes.append(problem)
     if not found.locations:

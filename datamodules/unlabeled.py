@@ -12,20 +12,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from datamodules.augment import Augment, Crop, Flips
 from datamodules.guard import MAX_PIXELS
-from datamodules.loading import (
-    BatchLoader,
-    EvalBatches,
-    EvalSampler,
-    EvalViews,
-    Seat,
-    StreamSampler,
-    TrainStream,
-)
+from datamodules.loading import BatchLoader, EvalBatches, EvalViews, TrainStream
 from datamodules.manifest import Manifest
 from datamodules.module import ImageDataModule, StartMethod
 from datamodules.plan import Plan
 from datamodules.reader import Verify
 from datamodules.records import Decode, SplitRecords
+from datamodules.samplers import EvalSampler, Seat, StreamSampler
 from datamodules.shardfiles import (
     CACHE_GIB,
     LocalShards,

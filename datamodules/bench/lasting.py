@@ -10,10 +10,11 @@ from pathlib import Path
 from datamodules.bench.images import ImageSet
 from datamodules.bench.timing import Run
 from datamodules.bench.views import BATCH, augment
-from datamodules.loading import BatchLoader, Seat, StreamSampler, TrainStream
+from datamodules.loading import BatchLoader, TrainStream
 from datamodules.manifest import Manifest
 from datamodules.plan import Plan
 from datamodules.records import SplitRecords
+from datamodules.samplers import Seat, StreamSampler
 
 FAR = 10**9
 _MANY_SHARDS, _SHARD_SIZE = 100_000, 1_000

@@ -11,8 +11,9 @@ from datamodules.bench.images import ImageSet
 from datamodules.bench.timing import Run
 from datamodules.bench.views import BATCH, StackedViews, webdataset_stream
 from datamodules.decode.jpeg import Backend
-from datamodules.loading import BatchLoader, Seat, StreamSampler
+from datamodules.loading import BatchLoader
 from datamodules.records import Decode
+from datamodules.samplers import Seat, StreamSampler
 
 
 def loader_cases(

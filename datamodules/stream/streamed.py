@@ -18,10 +18,11 @@ from typing import Any
 
 from datamodules.augment import Augment, Crop, Flips
 from datamodules.guard import MAX_PIXELS
-from datamodules.loading import BatchLoader, Seat, StreamSampler
+from datamodules.loading import BatchLoader
 from datamodules.locations import PIPE, expand, is_url, shown
 from datamodules.module import ImageDataModule, StartMethod, check_positive
 from datamodules.records import Decode
+from datamodules.samplers import Seat, StreamSampler
 from datamodules.stream.batches import StreamBatches, covers, measure
 from datamodules.stream.body import check_location
 from datamodules.stream.samples import SHUFFLE_MIB, Reader, ShardStream

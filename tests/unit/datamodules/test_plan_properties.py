@@ -16,8 +16,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from datamodules.loading import Seat, StreamSampler
 from datamodules.plan import Places, Plan
+from datamodules.samplers import Seat, StreamSampler
 from tests.soak.settings import examples
 
 NEVER = np.iinfo(np.int64).max
