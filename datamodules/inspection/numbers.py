@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules import tally
 from datamodules.inspection.check import class_counts
 from datamodules.inspection.findings import Findings
 from datamodules.inspection.histogram import equal_bins, percentiles
@@ -16,9 +17,9 @@ from datamodules.packing.results import Kind
 
 FORMAT = "domain-mae-inspection"
 VERSION = 1
+
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 NUM_BINS = 64
-_COLOURS = {1: ("gray",), 3: ("red", "green", "blue")}
 
 
 def numbers_of(inspection: Inspection) -> dict[str, Any]:
@@ -64,8 +65,7 @@ def channel_names(inspection: Inspection, kind: Kind) -> tuple[str, ...]:
     """Return the manifest's names of the channels, or what they usually are."""
     if inspection.manifest is not None:
         return inspection.manifest.spec.channels
-    count = kind.num_channels
-    return _COLOURS.get(count, tuple(f"band{number + 1}" for number in range(count)))
+    return tally.channel_names(kind.num_channels)
 
 
 def _counts(inspection: Inspection) -> dict[str, Any]:
