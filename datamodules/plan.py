@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -186,7 +187,7 @@ class Plan:
         for number in range(self.lanes) if lanes is None else lanes:
             lane = self._lane(epoch, number)
             ends = lane.window_ends.tolist()
-            for w, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+            for w, (start, end) in enumerate(pairwise([0, *ends])):
                 shards = lane.shards[w * self.window : (w + 1) * self.window]
                 first = lane.first_position + start * self.lanes
                 found.append((first, lane.first_position + (end - 1) * self.lanes, shards))

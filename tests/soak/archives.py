@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import pickle
 import random
@@ -181,7 +182,7 @@ def make_archive(first: int, *, canary: Path, flavour: int = tarfile.USTAR_FORMA
             tar.addfile(info, io.BytesIO(content))
             ends.append(tar.offset)
     data = stream.getvalue()
-    entries = [data[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+    entries = [data[a:b] for a, b in itertools.pairwise([0, *ends])]
     return Archive(tuple(members), tuple(entries), canary)
 
 
